@@ -1,0 +1,168 @@
+"""What the engine asks of a model: one declaration of facts and a pipeline of five methods.
+
+The engine drives the steps, never the pipeline: between any two `step` calls it may cancel, time out, measure or preview.
+Nothing here names a model, a device or a kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from omnireel.attention import AttentionConfig
+    from omnireel.platforms import Platform
+    from omnireel.request import FramesU8, GenerationRequest, MediaOutput, Workload
+
+
+class Role(StrEnum):
+    """What a component does; memory plans and reports are written by role, never by component name."""
+
+    DENOISER = "denoiser"
+    ENCODER = "encoder"
+    DECODER = "decoder"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentFacts:
+    """One component of a pipeline. `blocks` are dotted paths of its lists of repeated blocks, in order of use."""
+
+    name: str
+    role: Role
+    blocks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """The declaration that every shared mechanism reads; a model folder's `facts.py` holds it as `FACTS`.
+
+    architectures: pipeline class names of checkpoints that this model serves, aliases included.
+    builtin: checkpoints inside the package, by the name a user types; a value of None needs no files at all.
+    pipeline: "module:class" of the Pipeline; rules: "module:function" of its `admit`. Both are imported when used, so
+    that listing models imports no torch.
+    attention_roles: role name -> category of each attention layer.
+    """
+
+    name: str
+    summary: str
+    architectures: tuple[str, ...]
+    tasks: tuple[str, ...]
+    components: tuple[ComponentFacts, ...]
+    attention_roles: Mapping[str, str]
+    pipeline: str
+    rules: str
+    builtin: Mapping[str, Path | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A model that was found: what the user called it, whose facts apply and where its files lie.
+
+    index: the parsed pipeline index (model_index.json or modular_model_index.json), empty for a model without files.
+    """
+
+    name: str
+    facts: ModelFacts
+    path: Path | None
+    index: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildContext:
+    """What a pipeline is built from. dtype: "auto" keeps the stored types where the device computes them well."""
+
+    checkpoint: Checkpoint
+    platform: Platform
+    device: str
+    dtype: str
+    attention: AttentionConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepContext:
+    """Facts of the step under way, as host values. `progress` is the normalised timestep, falling from 1 to 0."""
+
+    index: int
+    total: int
+    progress: float
+
+
+@dataclass(slots=True, kw_only=True)
+class DenoiseState:
+    """A request in the middle of its loop; the one mutable type. A model adds its own fields in a subclass.
+
+    `steps_done` counts finished evaluations; the pipeline's `step` raises it by one.
+    """
+
+    workload: Workload
+    num_steps: int
+    steps_done: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditioning:
+    """What `encode` made of a request's words and media; a model adds its tensors in a subclass."""
+
+
+C = TypeVar("C", bound=Conditioning)
+S = TypeVar("S", bound=DenoiseState)
+
+
+class Admit(Protocol):
+    """A model's rules: a request against a checkpoint, before any weight is loaded."""
+
+    def __call__(self, request: GenerationRequest, checkpoint: Checkpoint) -> Workload:
+        """The settled workload.
+
+        Raises:
+            InvalidRequest: naming the field, the value and what is allowed.
+        """
+        ...
+
+
+class Pipeline(Protocol, Generic[C, S]):
+    """A model ready to run on one device. Called by one thread at a time, no method keeps state of a request.
+
+    `admit` comes first and needs no weights, so it is a function of its own (ModelFacts.rules); the rest follow in order.
+    """
+
+    @classmethod
+    def build(cls, context: BuildContext) -> Pipeline[C, S]:
+        """Loads every component.
+
+        Raises:
+            BadCheckpoint: a file is missing, cut short or does not fit.
+        """
+        ...
+
+    @property
+    def weights_digest(self) -> str:
+        """A digest that changes when any weight file does; "" for a model without weights."""
+        ...
+
+    def encode(self, workload: Workload) -> C:
+        """Words and media to tensors.
+
+        Raises:
+            InvalidRequest: what only the tokenizer can tell, such as a prompt that is too long.
+        """
+        ...
+
+    def prepare(self, workload: Workload, conditioning: C) -> S:
+        """Draws the noise and lays out everything that stays the same over the steps."""
+        ...
+
+    def step(self, state: S) -> S:
+        """One evaluation of the denoiser; may change `state` in place and return it."""
+        ...
+
+    def preview(self, state: S) -> FramesU8 | None:
+        """A quick look at what the clip will be: uint8 [H,W,3], or None where the model has no cheap way."""
+        ...
+
+    def decode(self, state: S) -> MediaOutput:
+        """The finished latents to frames and sound."""
+        ...

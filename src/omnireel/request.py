@@ -1,0 +1,200 @@
+"""The shared types of a request's way from prompt to file; what only one model knows is not here.
+
+Everything is frozen and holds plain data or numpy arrays, so that any of it may be logged, compared and sent to another
+process. Shape letters: T frames, H height, W width, C channels, N samples.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    FramesU8: TypeAlias = npt.NDArray[np.uint8]
+    WaveF32: TypeAlias = npt.NDArray[np.float32]
+
+MAX_SEED = 2**63 - 1
+
+
+def setting(default: Any, help: str, *, unit: str = "", choices: tuple[str, ...] = (), metavar: str = "") -> Any:  # noqa: A002
+    """A dataclass field that flags, docs and `config show` are generated from.
+
+    Args:
+        default: the value when nobody says anything; None means "the model's or backend's own default".
+        help: one line in the present tense, without a full stop.
+        unit: printed behind the value: "s", "px", "frames/s".
+        choices: the allowed words; empty for any.
+        metavar: how the value is written in help text.
+    """
+    return field(default=default, metadata={"help": help, "unit": unit, "choices": choices, "metavar": metavar})
+
+
+class MediaKind(StrEnum):
+    """What a file given with a request holds."""
+
+    IMAGE = "image"
+    VIDEO = "video"
+    AUDIO = "audio"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaInput:
+    """Decoded media of a request; the medium keeps its rate beside it.
+
+    frames: uint8 [T,H,W,3] RGB, T = 1 for a picture; wave: float32 [C,N] in [-1,1]. `role` is the model's word for what
+    it is for ("first_frame", "reference", ...); the order of a request's media is part of its meaning.
+    """
+
+    kind: MediaKind
+    role: str
+    frames: FramesU8 | None = None
+    fps: float | None = None
+    wave: WaveF32 | None = None
+    sample_rate_hz: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffusionSamplingParams:
+    """How to sample. None everywhere means "what the model would choose"; each model's rules check the values."""
+
+    height: int | None = setting(None, "height of the clip", unit="px")
+    width: int | None = setting(None, "width of the clip", unit="px")
+    aspect_ratio: str | None = setting(
+        None, "shape of the picture when height and width are not given", metavar="W:H"
+    )
+    num_frames: int | None = setting(None, "frames to make, raised to the next count that the model can decode")
+    seconds: float | None = setting(None, "length of the clip; used when num_frames is not given", unit="s")
+    fps: float | None = setting(None, "frames per second", unit="frames/s")
+    num_inference_steps: int | None = setting(
+        None, "points of the noise schedule (N points are N - 1 evaluations of the model)"
+    )
+    seed: int | None = setting(None, "seed of all random draws; random when absent, and told with the result")
+    generator_device: str | None = setting(None, "where random numbers are drawn", choices=("cpu",))
+    flow_shift: float | None = setting(None, "shift of the video noise schedule")
+    audio_flow_shift: float | None = setting(None, "shift of the audio noise schedule")
+    guidance_scale: float | None = setting(None, "classifier-free guidance, for models that take it")
+    guidance_scale_2: float | None = setting(None, "guidance of the second expert, for models that have one")
+    true_cfg_scale: float | None = setting(None, "true classifier-free guidance, for models that take it")
+    negative_prompt: str | None = setting(None, "what should not be shown, for models that take it")
+    task: str | None = setting(None, "what the model is asked to do; told from the inputs when absent")
+    num_outputs_per_prompt: int | None = setting(None, "clips to make; the i-th uses seed + i")
+    output_type: str = setting("frames", "what is returned", choices=("frames", "latent"))
+    extra_args: Mapping[str, Any] | None = setting(
+        None, "more fields by name; a model may know some that are not listed here", metavar="JSON"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputSpec:
+    """What happens with the clip: where it goes and what travels with it."""
+
+    path: Path | None = setting(None, "file to write", metavar="FILE")
+    recipe: bool = setting(True, "write the recipe that makes the clip again into the file")
+    preview_every: int = setting(0, "make a preview picture after every this many steps (0: none)", unit="steps")
+
+
+def new_request_id() -> str:
+    """A fresh id: "req_" and 32 hexadecimal digits."""
+    return f"req_{uuid.uuid4().hex}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationRequest:
+    """One thing asked for, as the user said it; nothing is checked against a model yet."""
+
+    prompt: str
+    media: tuple[MediaInput, ...] = ()
+    sampling: DiffusionSamplingParams = field(default_factory=DiffusionSamplingParams)
+    output: OutputSpec = field(default_factory=OutputSpec)
+    timeout_seconds: float | None = None
+    request_id: str = field(default_factory=new_request_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A request after the model's rules: every choice is settled, nothing is left to a default.
+
+    num_steps counts evaluations of the model. `batch_key` is equal for requests that may be stepped together;
+    `cost` estimates the work in FLOP for the scheduler. `settings` holds what only the model reads, as plain data, and
+    together with the other fields is what a recipe stores.
+    """
+
+    request_id: str
+    task: str
+    prompt: str
+    media: tuple[MediaInput, ...]
+    height: int
+    width: int
+    num_frames: int
+    fps: float
+    num_inference_steps: int
+    num_steps: int
+    seed: int
+    output_type: str
+    settings: Mapping[str, Any]
+    batch_key: tuple[Any, ...]
+    cost: float
+    output: OutputSpec
+    timeout_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepEvent:
+    """One evaluation of the model is done. `index` counts from 1 to `total`; preview: uint8 [H,W,3] or None."""
+
+    request_id: str
+    index: int
+    total: int
+    seconds: float
+    preview: FramesU8 | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaOutput:
+    """What a pipeline made. frames: uint8 [T,H,W,3] RGB; wave: float32 [C,N] in [-1,1].
+
+    With output_type "latent" frames and wave are None and `latents` holds named float32 arrays instead.
+    """
+
+    frames: FramesU8 | None = None
+    fps: float | None = None
+    wave: WaveF32 | None = None
+    sample_rate_hz: int | None = None
+    latents: Mapping[str, npt.NDArray[Any]] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Everything that makes a clip again: plain data, written into the file as JSON.
+
+    `sampling` holds the settled values by field name of DiffusionSamplingParams; `frames_digest` is the SHA-256 of the
+    uint8 frames in row-major order, `wave_digest` that of the float32 little-endian samples.
+    """
+
+    model: str
+    weights_digest: str
+    prompt: str
+    sampling: Mapping[str, Any]
+    engine: Mapping[str, Any]
+    versions: Mapping[str, str]
+    frames_digest: str
+    wave_digest: str
+    schema: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    """A finished file. `digest` is the SHA-256 of its bytes."""
+
+    path: Path
+    mime: str
+    size_bytes: int
+    digest: str
+    seconds: float
