@@ -23,7 +23,15 @@ if TYPE_CHECKING:
 MAX_SEED = 2**63 - 1
 
 
-def setting(default: Any, help: str, *, unit: str = "", choices: tuple[str, ...] = (), metavar: str = "") -> Any:  # noqa: A002
+def setting(
+    default: Any,
+    help: str,  # noqa: A002
+    *,
+    unit: str = "",
+    choices: tuple[str, ...] = (),
+    metavar: str = "",
+    minimum: float | None = None,
+) -> Any:
     """A dataclass field that flags, docs and `config show` are generated from.
 
     Args:
@@ -32,8 +40,10 @@ def setting(default: Any, help: str, *, unit: str = "", choices: tuple[str, ...]
         unit: printed behind the value: "s", "px", "frames/s".
         choices: the allowed words; empty for any.
         metavar: how the value is written in help text.
+        minimum: the least number that makes sense whatever the model; None for any.
     """
-    return field(default=default, metadata={"help": help, "unit": unit, "choices": choices, "metavar": metavar})
+    metadata = {"help": help, "unit": unit, "choices": choices, "metavar": metavar, "minimum": minimum}
+    return field(default=default, metadata=metadata)
 
 
 class MediaKind(StrEnum):

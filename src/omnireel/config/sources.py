@@ -1,0 +1,20 @@
+"""Where a value came from, in words that a person can act on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The place that settled a value. `name` is the flag or the variable, empty for a default."""
+
+    kind: Literal["default", "environment", "flag"]
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}".strip()
+
+
+DEFAULT = Source(kind="default")

@@ -1,0 +1,44 @@
+"""The settings of an engine. One field is one flag, one environment variable, one row of `config show` and of the docs.
+
+What a single clip looks like is not here: that is `request.DiffusionSamplingParams`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from omnireel.request import setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """Which model runs, and where."""
+
+    model: str = setting("mini-h3", "a built-in model or the directory of a checkpoint", metavar="NAME|DIR")
+    device: str = setting("auto", "where the model runs", metavar="auto|cpu|cuda[:N]")
+    dtype: str = setting(
+        "auto",
+        "number type of the weights (auto: what the device computes well; checkpoint: as stored)",
+        choices=("auto", "checkpoint", "float32", "bfloat16"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionFlags:
+    """How attention is computed."""
+
+    diffusion_attention_backend: str | None = setting(
+        None, "attention backend of the denoiser; the device's own preference when absent", metavar="NAME"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """How requests are run."""
+
+    max_queue: int = setting(16, "requests that may wait; one more is refused", minimum=1)
+    timeout_seconds: float | None = setting(
+        None, "time that a request may take, waiting included", unit="s", minimum=0.001
+    )
+    num_threads: int | None = setting(None, "CPU threads of the model; the machine's cores when absent", minimum=1)
+    log_level: str = setting("warning", "how much is logged to stderr", choices=("debug", "info", "warning", "error"))
