@@ -1,0 +1,41 @@
+"""Attention: one layer, one metadata type, one way to choose a backend; each backend is a file in `backends/`.
+
+Settings are read by rooms that must start without torch, so what needs torch is imported when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from omnireel.attention.spec import AttentionConfig, AttentionSpec
+
+if TYPE_CHECKING:
+    from omnireel.attention.backend import AttentionBackend, all_backends
+    from omnireel.attention.layer import Attention
+    from omnireel.attention.metadata import AttentionMetadata
+    from omnireel.attention.select import select_backend
+
+__all__ = [
+    "Attention",
+    "AttentionBackend",
+    "AttentionConfig",
+    "AttentionMetadata",
+    "AttentionSpec",
+    "all_backends",
+    "select_backend",
+]
+
+_HOMES = {
+    "Attention": "layer",
+    "AttentionBackend": "backend",
+    "AttentionMetadata": "metadata",
+    "all_backends": "backend",
+    "select_backend": "select",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
