@@ -1,0 +1,46 @@
+"""Shift, scale and gate of a packed sequence, whose rows take their values from a small table.
+
+A packed sequence is a few long runs of rows that share a table row. The runs are known to the host, so each is one slice:
+no index is gathered and no tensor of the size of the sequence is made. Letters: B batch, S rows, H hidden, R table rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class RowSegment:
+    """Rows `start` to `stop` (exclusive) of the sequence, which take table row `row`."""
+
+    start: int
+    stop: int
+    row: int
+
+
+def row_segments(row_S: Tensor) -> tuple[RowSegment, ...]:
+    """The runs of equal values in `row_S`, integers [S] on the CPU (on a device, reading them would wait for it)."""
+    rows, counts = torch.unique_consecutive(row_S, return_counts=True)
+    segments = []
+    start = 0
+    for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
+        segments.append(RowSegment(start, start + count, row))
+        start += count
+    return tuple(segments)
+
+
+def modulate_(x_BSH: Tensor, scale_RH: Tensor, shift_RH: Tensor, segments: tuple[RowSegment, ...]) -> Tensor:
+    """x * scale + shift in place, rounded after either; returns `x_BSH`. A scale of one leaves x: it holds the 1 +."""
+    for segment in segments:
+        x_BSH[:, segment.start : segment.stop].mul_(scale_RH[segment.row]).add_(shift_RH[segment.row])
+    return x_BSH
+
+
+def gate_(x_BSH: Tensor, gate_RH: Tensor, segments: tuple[RowSegment, ...]) -> Tensor:
+    """x * gate in place; returns `x_BSH`."""
+    for segment in segments:
+        x_BSH[:, segment.start : segment.stop].mul_(gate_RH[segment.row])
+    return x_BSH
