@@ -1,0 +1,346 @@
+"""The DiT of MiniMax-H3: one stack of blocks over one packed sequence of text, sound and picture rows.
+
+What does not change from step to step (refined text, rotary table) is computed by methods of its own, once a request.
+`forward` never waits for the device: what it must know of the layout it reads from host tensors.
+
+Letters: B batch, S packed rows, L text rows, N rows of one medium, M distinct timesteps, C channels of a row, H hidden,
+A attention heads, D channels of a head, E channels of the time embedding, R = 3M rows of a modulation table.
+Row tags: 0 picture, 1 text, 2 sound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from math import inf, prod
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from omnireel.attention import Attention
+from omnireel.layers import (
+    Linear,
+    RMSNorm,
+    RotaryTable,
+    RowSegment,
+    SwiGlu,
+    TimestepEmbedding,
+    axial_rotary,
+    gate_,
+    modulate_,
+    rotate_,
+    row_segments,
+    sinusoid,
+)
+from omnireel.models.minimax_h3.keymap import KEEP_FLOAT32, stored_dtype
+
+if TYPE_CHECKING:
+    from omnireel.attention import AttentionBackend
+
+    SelectBackend: TypeAlias = Callable[[str, str, int], AttentionBackend]
+    Segments: TypeAlias = tuple[RowSegment, ...]
+
+__all__ = ["KEEP_FLOAT32", "MiniMaxH3Transformer", "TransformerConfig", "stored_dtype"]
+
+NUM_TAGS = 3
+
+_NATIVE_KEYS = {
+    "token_refiner_num_layers": "num_refiner_layers",
+    "ffn_hidden_size": "ffn_dim",
+    "latents_dim": "in_channels",
+    "audio_latents_dim": "audio_in_channels",
+    "timestep_input_dim": "freq_dim",
+    "time_embed_hidden_size": "time_embed_hidden_dim",
+    "rope_inv_freq_len": "rope_freq_dim",
+}
+# Native configs also list widths that follow from the others, as multiples of the hidden size.
+_DERIVED_WIDTHS = {"adaln_out_features": 6 * NUM_TAGS, "final_adaln_out_features": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformerConfig:
+    """Sizes of the DiT, by their diffusers names."""
+
+    num_attention_heads: int
+    attention_head_dim: int
+    hidden_size: int
+    num_layers: int
+    num_refiner_layers: int
+    ffn_dim: int
+    in_channels: int
+    audio_in_channels: int
+    patch_size: tuple[int, int, int]
+    text_dim: int
+    freq_dim: int
+    time_embed_hidden_dim: int
+    time_embed_dim: int
+    rope_freq_dim: int
+    norm_eps: float
+    qk_norm_eps: float
+    final_norm_eps: float
+    rope_theta: float = 10000.0
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> TransformerConfig:
+        """The sizes in a checkpoint's `config.json`, whose keys may be spelled as diffusers does or natively.
+
+        Keys that begin with an underscore describe the file and are passed over.
+
+        Raises:
+            ValueError: a key is unknown, missing or has a value that no such model can have; the text names it.
+        """
+        named = {_NATIVE_KEYS.get(key, key): value for key, value in config.items() if not key.startswith("_")}
+        derived = {key: named.pop(key) for key in _DERIVED_WIDTHS if key in named}
+        known = {entry.name for entry in fields(cls)}
+        _refuse("unknown", named.keys() - known)
+        _refuse("missing", known - named.keys() - {"rope_theta"})
+        made = cls(**{key: _checked(key, value) for key, value in named.items()})
+        made._check_widths(derived)
+        return made
+
+    @property
+    def video_row_dim(self) -> int:
+        """Channels of a picture row: those of the latents times the values of a patch."""
+        return self.in_channels * prod(self.patch_size)
+
+    def _check_widths(self, derived: Mapping[str, Any]) -> None:
+        if 2 * 3 * self.rope_freq_dim > self.attention_head_dim:
+            raise ValueError(f"rope_freq_dim {self.rope_freq_dim} turns more than a head of {self.attention_head_dim}")
+        if self.freq_dim % 2:
+            raise ValueError(f"freq_dim {self.freq_dim} must be even")
+        for key, value in derived.items():
+            if value != _DERIVED_WIDTHS[key] * self.hidden_size:
+                raise ValueError(f"{key} must be {_DERIVED_WIDTHS[key]} times hidden_size, got {value!r}")
+
+
+def _refuse(what: str, keys: set[str]) -> None:
+    if keys:
+        raise ValueError(f"{what} {'key' if len(keys) == 1 else 'keys'} {', '.join(sorted(keys))}")
+
+
+def _checked(key: str, value: Any) -> Any:
+    if key == "patch_size":
+        if not isinstance(value, list | tuple) or len(value) != 3:
+            raise ValueError(f"patch_size must be three whole numbers, got {value!r}")
+        return tuple(_positive("patch_size", size, int) for size in value)
+    return _positive(key, value, float if key.endswith(("_eps", "_theta")) else int)
+
+
+def _positive(key: str, value: Any, kind: type[float]) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | kind) or not 0 < value < inf:
+        raise ValueError(f"{key} must be a positive {'whole number' if kind is int else 'number'}, got {value!r}")
+    return value
+
+
+class MiniMaxH3Transformer(nn.Module):
+    """Velocities of picture and sound rows. Parameters are named as in the diffusers checkpoint; build it under
+    `torch.device("meta")` and let a loader fill it. No parameter takes gradients.
+
+    Args:
+        select: gives the attention backend for (role, category, head size).
+    """
+
+    def __init__(self, config: TransformerConfig, *, select: SelectBackend) -> None:
+        super().__init__()
+        self.config = config
+        hidden = config.hidden_size
+        backend = select("self", "self", config.attention_head_dim)
+        self.proj_in = Linear(config.video_row_dim, hidden, bias=True)
+        self.audio_proj_in = Linear(config.audio_in_channels, hidden, bias=True)
+        self.context_embedder = Linear(config.text_dim, hidden, bias=True)
+        self.time_embedder = TimestepEmbedding(config.freq_dim, config.time_embed_hidden_dim, config.time_embed_dim)
+        self.token_refiner = TokenRefiner(config, select=select)
+        self.transformer_blocks = nn.ModuleList(Block(config, backend=backend) for _ in range(config.num_layers))
+        self.norm_out = OutputNorm(config)
+        self.proj_out = Linear(hidden, config.video_row_dim, bias=True)
+        self.audio_proj_out = Linear(hidden, config.audio_in_channels, bias=True)
+
+    def refine_text(self, text_BLC: Tensor) -> Tensor:
+        """The conditioner's states [B,L,text_dim] as rows [B,L,H] of the stream, whose type is that of the blocks."""
+        refined: Tensor = self.token_refiner(self.context_embedder(text_BLC.to(self.context_embedder.dtype)))
+        return refined
+
+    def rotary(self, position_S3: Tensor, dtype: torch.dtype) -> RotaryTable:
+        """The turning angles of positions [S,3] in (time, height, width), for queries and keys of type `dtype`."""
+        return axial_rotary(
+            position_S3, num_frequencies=self.config.rope_freq_dim, theta=self.config.rope_theta, dtype=dtype
+        )
+
+    def forward(  # noqa: PLR0913 - the packed sequence is what it is; each input is named
+        self,
+        video_rows_BNC: Tensor,
+        audio_rows_BNC: Tensor,
+        text_BLH_refined: Tensor,
+        *,
+        timestep_M: Tensor,
+        timestep_indices_S: Tensor,
+        token_tags_S: Tensor,
+        rotary: RotaryTable,
+        video_indices: Tensor,
+        audio_indices: Tensor,
+        text_indices: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """One evaluation.
+
+        Args:
+            video_rows_BNC: picture rows in the order of `video_indices`; any float type.
+            audio_rows_BNC: sound rows in the order of `audio_indices`; any float type.
+            text_BLH_refined: from `refine_text`; its type is the type of the stream. Left as it was.
+            timestep_M: the distinct timesteps, float32 in [0,1], 1 is clean.
+            timestep_indices_S: which of them each packed row has; int64 on the CPU (elsewhere reading it waits).
+            token_tags_S: the tag of each packed row; int64 on the CPU likewise.
+            rotary: from `rotary`, in the type of the stream.
+            video_indices: where the picture rows lie in the packed sequence, int64 on the device of the rows.
+            audio_indices: where the sound rows lie.
+            text_indices: where the text rows lie.
+
+        Returns:
+            Velocities [B,N,C] of all picture rows and of all sound rows, in the type of the output heads (float32).
+
+        Raises:
+            ValueError: tags, timestep indices and rotary table are not of one length, or a value is out of range.
+        """
+        indices_S, tags_S = timestep_indices_S.cpu(), token_tags_S.cpu()
+        _check_rows(indices_S, tags_S, rotary.num_rows, timestep_M.shape[0])
+        tables = row_segments(indices_S * NUM_TAGS + tags_S)
+        x_BSH = text_BLH_refined.new_zeros(text_BLH_refined.shape[0], rotary.num_rows, self.config.hidden_size)
+        x_BSH.index_copy_(1, text_indices, text_BLH_refined)
+        x_BSH.index_copy_(1, video_indices, self.proj_in(video_rows_BNC.to(self.proj_in.dtype)).to(x_BSH.dtype))
+        x_BSH.index_copy_(
+            1, audio_indices, self.audio_proj_in(audio_rows_BNC.to(self.audio_proj_in.dtype)).to(x_BSH.dtype)
+        )
+        time_ME = F.silu(self.time_embedder(sinusoid(timestep_M, self.config.freq_dim)))
+        for block in self.transformer_blocks:
+            block(x_BSH, time_ME, tables, rotary)
+        y_BSH = self.norm_out(x_BSH, time_ME, row_segments(indices_S))
+        video = self.proj_out(y_BSH.index_select(1, video_indices).to(self.proj_out.dtype))
+        audio = self.audio_proj_out(y_BSH.index_select(1, audio_indices).to(self.audio_proj_out.dtype))
+        return video, audio
+
+
+def _check_rows(indices_S: Tensor, tags_S: Tensor, num_rows: int, num_timesteps: int) -> None:
+    for name, values, limit in (("timestep_indices", indices_S, num_timesteps), ("token_tags", tags_S, NUM_TAGS)):
+        if values.shape != (num_rows,):
+            raise ValueError(f"{name} must have the {num_rows} rows of the rotary table, got {tuple(values.shape)}")
+        if num_rows and not 0 <= int(values.min()) <= int(values.max()) < limit:
+            raise ValueError(f"{name} must lie in 0..{limit - 1}, got {int(values.min())}..{int(values.max())}")
+
+
+class Block(nn.Module):
+    """Attention and feed-forward, each shifted, scaled and gated by the row's timestep and tag."""
+
+    def __init__(self, config: TransformerConfig, *, backend: AttentionBackend) -> None:
+        super().__init__()
+        self.norm1 = RMSNorm(config.hidden_size, eps=config.norm_eps)
+        self.attn = SelfAttention(config, backend=backend, role="self")
+        self.norm2 = RMSNorm(config.hidden_size, eps=config.norm_eps)
+        self.ff = SwiGlu(config.hidden_size, config.ffn_dim)
+        self.adaln_proj = BlockModulation(config)
+
+    def forward(self, x_BSH: Tensor, time_ME: Tensor, segments: Segments, rotary: RotaryTable) -> None:
+        """Changes the stream `x_BSH` in place. time_ME: the activated time embedding."""
+        shift_attn, scale_attn, gate_attn, shift_ff, scale_ff, gate_ff = self.adaln_proj(time_ME)
+        attended_BSH = self.attn(modulate_(self.norm1(x_BSH), scale_attn, shift_attn, segments), rotary)
+        x_BSH.add_(gate_(attended_BSH, gate_attn, segments))
+        del attended_BSH
+        x_BSH.add_(gate_(self.ff(modulate_(self.norm2(x_BSH), scale_ff, shift_ff, segments)), gate_ff, segments))
+
+
+class BlockModulation(nn.Module):
+    """A block's table: a row for each timestep and tag, `timestep * 3 + tag`."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.hidden_size = config.hidden_size
+        self.linear = Linear(config.time_embed_dim, 6 * NUM_TAGS * config.hidden_size, bias=True)
+
+    def forward(self, time_ME: Tensor) -> tuple[Tensor, ...]:
+        """shift, 1 + scale, gate of the attention and the same of the feed-forward, each [R,H].
+
+        The activated embedding is rounded to the type of the weights here, after the activation: rounded before it,
+        the error would lean the same way in every block of every step.
+        """
+        table = self.linear(time_ME.to(self.linear.dtype)).view(-1, 6 * self.hidden_size)
+        shift_attn, scale_attn, gate_attn, shift_ff, scale_ff, gate_ff = table.chunk(6, dim=-1)
+        return shift_attn, 1.0 + scale_attn, gate_attn, shift_ff, 1.0 + scale_ff, gate_ff
+
+
+class SelfAttention(nn.Module):
+    """Attention over all rows, with normed and turned queries and keys. All heads together may be wider than the stream."""
+
+    def __init__(self, config: TransformerConfig, *, backend: AttentionBackend, role: str) -> None:
+        super().__init__()
+        self.num_heads = config.num_attention_heads
+        inner = config.num_attention_heads * config.attention_head_dim
+        self.to_q = Linear(config.hidden_size, inner, bias=False)
+        self.to_k = Linear(config.hidden_size, inner, bias=False)
+        self.to_v = Linear(config.hidden_size, inner, bias=False)
+        self.norm_q = RMSNorm(config.attention_head_dim, eps=config.qk_norm_eps)
+        self.norm_k = RMSNorm(config.attention_head_dim, eps=config.qk_norm_eps)
+        self.attend = Attention(config.num_attention_heads, config.attention_head_dim, backend=backend, role=role)
+        # A list, for checkpoints name the projection `to_out.0`.
+        self.to_out = nn.ModuleList([Linear(inner, config.hidden_size, bias=False)])
+
+    def forward(self, x_BSH: Tensor, rotary: RotaryTable | None = None) -> Tensor:
+        """[B,S,H] to [B,S,H]; `x_BSH` is left as it was."""
+        q_BSAD = self.norm_q(self._heads(self.to_q(x_BSH)))
+        k_BSAD = self.norm_k(self._heads(self.to_k(x_BSH)))
+        v_BSAD = self._heads(self.to_v(x_BSH))
+        if rotary is not None:
+            rotate_(q_BSAD, rotary)
+            rotate_(k_BSAD, rotary)
+        out: Tensor = self.to_out[0](self.attend(q_BSAD, k_BSAD, v_BSAD).flatten(2))
+        return out
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.view(*x.shape[:-1], self.num_heads, -1)
+
+
+class TokenRefiner(nn.Module):
+    """Plain blocks over the text rows alone: neither positions nor timesteps, so once a request is enough."""
+
+    def __init__(self, config: TransformerConfig, *, select: SelectBackend) -> None:
+        super().__init__()
+        backend = select("minimax_h3.token_refiner", "self", config.attention_head_dim)
+        blocks = (RefinerBlock(config, backend=backend) for _ in range(config.num_refiner_layers))
+        self.refiner_blocks = nn.ModuleList(blocks)
+        self.final_norm = RMSNorm(config.hidden_size, eps=config.final_norm_eps)
+
+    def forward(self, text_BLH: Tensor) -> Tensor:
+        """[B,L,H] to [B,L,H]; changes what it is given."""
+        for block in self.refiner_blocks:
+            block(text_BLH)
+        refined: Tensor = self.final_norm(text_BLH)
+        return refined
+
+
+class RefinerBlock(nn.Module):
+    """A pre-norm block without modulation."""
+
+    def __init__(self, config: TransformerConfig, *, backend: AttentionBackend) -> None:
+        super().__init__()
+        self.norm1 = RMSNorm(config.hidden_size, eps=config.norm_eps)
+        self.attn = SelfAttention(config, backend=backend, role="minimax_h3.token_refiner")
+        self.norm2 = RMSNorm(config.hidden_size, eps=config.norm_eps)
+        self.ff = SwiGlu(config.hidden_size, config.ffn_dim)
+
+    def forward(self, text_BLH: Tensor) -> None:
+        """Changes `text_BLH` in place."""
+        text_BLH.add_(self.attn(self.norm1(text_BLH)))
+        text_BLH.add_(self.ff(self.norm2(text_BLH)))
+
+
+class OutputNorm(nn.Module):
+    """The last norm, shifted and scaled by the row's timestep alone."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.norm = RMSNorm(config.hidden_size, eps=config.final_norm_eps)
+        self.linear = Linear(config.time_embed_dim, 2 * config.hidden_size, bias=True)
+
+    def forward(self, x_BSH: Tensor, time_ME: Tensor, segments: Segments) -> Tensor:
+        """[B,S,H] to a new [B,S,H]. segments: runs of equal timestep. time_ME: the activated time embedding."""
+        shift_MH, scale_MH = self.linear(time_ME.to(self.linear.dtype)).chunk(2, dim=-1)
+        return modulate_(self.norm(x_BSH), 1.0 + scale_MH, shift_MH, segments)
