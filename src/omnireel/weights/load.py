@@ -1,0 +1,183 @@
+"""Weights into modules, strictly: every tensor exactly once, checked by header before the first byte of data is read.
+
+Tensors are views of the file's memory map and are cast or moved one at a time, so a component is never in memory twice;
+on a CPU without a cast the map itself is the weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from safetensors import safe_open
+from torch import nn
+
+from omnireel.errors import BadCheckpoint
+from omnireel.weights.index import ComponentFiles, TensorEntry
+
+M = TypeVar("M", bound=nn.Module)
+
+Rename = Callable[[str], str | None]
+"""A stored key to the module's name for it; None for a key that is known and not wanted."""
+
+DtypeOf = Callable[[str, torch.dtype], torch.dtype]
+"""The module's name and the stored type to the type that is wanted."""
+
+TORCH_DTYPES: Mapping[str, torch.dtype] = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "I64": torch.int64, "I32": torch.int32,
+    "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
+
+
+def same_key(key: str) -> str:
+    """The rename of a checkpoint whose keys are the module's own names."""
+    return key
+
+
+def stored_type(_: str, stored: torch.dtype) -> torch.dtype:
+    """The type rule that keeps what the file has."""
+    return stored
+
+
+def build_empty(factory: Callable[[], M]) -> M:
+    """A module of somebody else's class whose parameters hold no memory yet, while its buffers are real.
+
+    Buffers that a class computes when it is made (filters, frequencies) would be lost on the meta device.
+    """
+    from accelerate import init_empty_weights
+
+    with torch.device("cpu"), init_empty_weights(include_buffers=False):
+        return factory()
+
+
+def load_component(
+    module: nn.Module,
+    files: ComponentFiles,
+    *,
+    device: torch.device,
+    rename: Rename = same_key,
+    dtype_of: DtypeOf = stored_type,
+) -> None:
+    """Fills a module whose parameters are on the meta device; afterwards none takes gradients and all are on `device`.
+
+    Args:
+        module: built under `torch.device("meta")` or by `build_empty`.
+        files: what the component's folder holds.
+        device: where every parameter and buffer ends.
+        rename: see `Rename`; two stored keys may not get one name.
+        dtype_of: see `DtypeOf`; integer tensors keep their type.
+
+    Raises:
+        BadCheckpoint: a tensor is missing, not expected, given twice or of another shape.
+    """
+    wanted = _wanted(module)
+    plan = _plan(files, wanted, rename)
+    with torch.no_grad():
+        for shard, entries in _by_shard(plan):
+            _load_shard(module, shard, entries, device=device, dtype_of=dtype_of)
+        _place_rest(module, device)
+    for name, value in (*module.named_parameters(), *module.named_buffers()):
+        if value.is_meta:
+            raise BadCheckpoint(files.folder.name, "leaves a buffer without a value", key=name)
+
+
+def _wanted(module: nn.Module) -> dict[str, torch.Tensor]:
+    return dict(module.state_dict(keep_vars=True))
+
+
+def _plan(files: ComponentFiles, wanted: Mapping[str, torch.Tensor], rename: Rename) -> dict[str, TensorEntry]:
+    plan: dict[str, TensorEntry] = {}
+    unexpected: list[TensorEntry] = []
+    for key, entry in files.tensors.items():
+        name = rename(key)
+        if name is None:
+            continue
+        if name not in wanted:
+            unexpected.append(entry)
+            continue
+        if name in plan:
+            raise BadCheckpoint(
+                files.shown(entry.file), "gives a weight twice", key=key, found=f"also {plan[name].key}"
+            )
+        _check_entry(files, entry, wanted[name])
+        plan[name] = entry
+    _check_complete(files, [name for name in wanted if name not in plan], unexpected)
+    return plan
+
+
+def _check_entry(files: ComponentFiles, entry: TensorEntry, wanted: torch.Tensor) -> None:
+    if entry.shape != tuple(wanted.shape):
+        raise BadCheckpoint(
+            files.shown(entry.file), "has a tensor of another shape", key=entry.key,
+            expected=str(list(wanted.shape)), found=str(list(entry.shape)),
+        )  # fmt: skip
+    stored = TORCH_DTYPES.get(entry.dtype)
+    if stored is None or stored.is_floating_point != wanted.is_floating_point():
+        kind = "a floating-point type" if wanted.is_floating_point() else "an integer type"
+        raise BadCheckpoint(
+            files.shown(entry.file), "has a tensor of another type", key=entry.key, expected=kind, found=entry.dtype
+        )
+
+
+def _check_complete(files: ComponentFiles, missing: list[str], unexpected: list[TensorEntry]) -> None:
+    where = files.shown(files.shards[0]) if len(files.shards) == 1 else files.folder.name
+    both = f"; {len(unexpected)} others are not expected" if unexpected else ""
+    if missing:
+        raise BadCheckpoint(
+            where, f"lacks {_counted(len(missing))}{both}", key=_few(missing),
+            expected=f"{len(missing)} more", found=_few([entry.key for entry in unexpected]),
+            hint="these look like the weights of another model or layout" if unexpected else "",
+        )  # fmt: skip
+    if unexpected:
+        raise BadCheckpoint(
+            files.shown(unexpected[0].file), f"has {_counted(len(unexpected))} that the model does not know",
+            key=_few([entry.key for entry in unexpected]),
+            hint="these look like the weights of another model or layout",
+        )  # fmt: skip
+
+
+def _counted(number: int) -> str:
+    return f"{number} tensor{'' if number == 1 else 's'}"
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def _by_shard(plan: Mapping[str, TensorEntry]) -> Iterator[tuple[Path, list[tuple[str, TensorEntry]]]]:
+    shards: dict[Path, list[tuple[str, TensorEntry]]] = {}
+    for name, entry in plan.items():
+        shards.setdefault(entry.file, []).append((name, entry))
+    for shard, entries in shards.items():
+        # In the order of the file, so that a disk reads forward.
+        yield shard, sorted(entries, key=lambda pair: pair[1].offset)
+
+
+def _load_shard(
+    module: nn.Module, shard: Path, entries: list[tuple[str, TensorEntry]], *, device: torch.device, dtype_of: DtypeOf
+) -> None:
+    with safe_open(shard, framework="pt", device="cpu") as handle:
+        for name, entry in entries:
+            tensor = handle.get_tensor(entry.key)
+            dtype = dtype_of(name, tensor.dtype) if tensor.is_floating_point() else tensor.dtype
+            _put(module, name, tensor.to(device=device, dtype=dtype))
+
+
+def _put(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
+    owner_path, _, leaf = name.rpartition(".")
+    owner = module.get_submodule(owner_path)
+    if leaf in owner._parameters:
+        owner._parameters[leaf] = nn.Parameter(tensor, requires_grad=False)
+    else:
+        owner._buffers[leaf] = tensor
+
+
+def _place_rest(module: nn.Module, device: torch.device) -> None:
+    """Buffers that no file holds were computed when the module was made; they go where the weights are."""
+    for owner in module.modules():
+        for leaf, buffer in owner._buffers.items():
+            if buffer is not None and not buffer.is_meta and buffer.device != device:
+                owner._buffers[leaf] = buffer.to(device)
