@@ -1,0 +1,76 @@
+"""What the engine needs to know of a kind of device; each file beside this one that holds a `PLATFORM` is one kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+    from omnireel.errors import OutOfMemory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceInfo:
+    """One device. `capability` is the maker's word for its generation, "" where there is none."""
+
+    index: int
+    name: str
+    total_bytes: int
+    capability: str
+
+
+class Platform(Protocol):
+    """A kind of device. Importing its file touches no device; every method but the first two needs `available()`."""
+
+    @property
+    def name(self) -> str:
+        """In lower case, as a user types it."""
+        ...
+
+    def available(self) -> bool:
+        """Whether at least one such device can be used here."""
+        ...
+
+    def why_not(self) -> str:
+        """Why it is not available, as the end of a sentence; "" when it is."""
+        ...
+
+    def devices(self) -> tuple[DeviceInfo, ...]:
+        """Every device of this kind, by index."""
+        ...
+
+    def device(self, index: int = 0) -> torch.device:
+        """The torch device of an index."""
+        ...
+
+    def synchronize(self, index: int = 0) -> None:
+        """Waits until the device has done all it was given."""
+        ...
+
+    def reset_peak_memory(self, index: int = 0) -> None:
+        """Starts a new measurement of peak memory."""
+        ...
+
+    def peak_memory_bytes(self, index: int = 0) -> int:
+        """Most memory in use since `reset_peak_memory`: of the device, or of this process on a CPU."""
+        ...
+
+    def free_memory_bytes(self, index: int = 0) -> int:
+        """Memory that could be taken now."""
+        ...
+
+    @property
+    def default_dtype(self) -> str:
+        """What "auto" means here: "float32", or "checkpoint" to keep the stored types."""
+        ...
+
+    @property
+    def attention_preference(self) -> tuple[str, ...]:
+        """Names of attention backends, best first."""
+        ...
+
+    def out_of_memory(self, error: BaseException, where: str) -> OutOfMemory | None:
+        """The typed error when `error` means that memory ran out, else None."""
+        ...
