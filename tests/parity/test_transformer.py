@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from diffusers import MiniMaxH3Transformer3DModel
-from safetensors.torch import load_file
 from tests.parity.tolerances import assert_close
 from torch import Tensor
 
-from omnireel.attention import AttentionConfig, select_backend
+from omnireel.attention import AttentionBackend, AttentionConfig, select_backend
+from omnireel.models.minimax_h3.keymap import rename
 from omnireel.models.minimax_h3.transformer import MiniMaxH3Transformer, TransformerConfig, stored_dtype
+from omnireel.weights import load_component, read_index
 
 BASE: dict[str, Any] = {
     "num_attention_heads": 2,
@@ -115,24 +117,35 @@ def make_reference(config: dict[str, Any], dtype: torch.dtype) -> MiniMaxH3Trans
     return model
 
 
-def make_ours(config: dict[str, Any], folder: Any) -> MiniMaxH3Transformer:
-    select = partial(_select, AttentionConfig())
+def make_ours(folder: Path, dtype_of: Callable[[str, torch.dtype], torch.dtype] | None = None) -> MiniMaxH3Transformer:
+    files = read_index(folder)
     with torch.device("meta"):
-        model = MiniMaxH3Transformer(TransformerConfig.from_dict(config), select=select)
-    model.load_state_dict(load_file(folder / "diffusion_pytorch_model.safetensors"), strict=True, assign=True)
-    return model.eval()
+        model = MiniMaxH3Transformer(TransformerConfig.from_dict(files.config), select=select)
+    options = {} if dtype_of is None else {"dtype_of": dtype_of}
+    load_component(model, files, rename=rename, device=torch.device("cpu"), **options)
+    return model
 
 
-def _select(config: AttentionConfig, role: str, category: str, head_dim: int) -> Any:
+def select(role: str, category: str, head_dim: int) -> AttentionBackend:
     return select_backend(
-        config, role=role, category=category, head_dim=head_dim, platform_name="cpu", preference=("TORCH_SDPA",)
+        AttentionConfig(),
+        role=role,
+        category=category,
+        head_dim=head_dim,
+        platform_name="cpu",
+        preference=("TORCH_SDPA",),
     )
 
 
-def both(reference: Any, folder: Any, inputs: Inputs) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+def both(reference: Any, folder: Path, inputs: Inputs) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     """(video, audio) of ours and of theirs, ours loaded from what theirs saved."""
     reference.save_pretrained(folder)
-    ours = make_ours(dict(reference.config), folder)
+    return run_both(make_ours(folder), reference, inputs)
+
+
+def run_both(
+    ours: MiniMaxH3Transformer, reference: Any, inputs: Inputs
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
     text = ours.refine_text(inputs.text)
     rotary = ours.rotary(inputs.position_ids, text.dtype)
     mine = ours(
@@ -193,10 +206,30 @@ def test_a_batch_gives_the_reference_velocities(tmp_path):
         assert_close("dit_float32", ours, reference)
 
 
-def test_the_weights_of_the_test_make_a_difference(tmp_path):
-    """Guards the guard: with other weights the same comparison must fail."""
-    inputs = make_inputs(BASE)
-    mine, theirs = both(make_reference(BASE, torch.float32), tmp_path, inputs)
-    assert theirs[0].std() > 0.05
-    with pytest.raises(AssertionError, match="dit_float32"):
-        assert_close("dit_float32", mine[0] + 2e-5, theirs[0])
+def test_a_float32_checkpoint_is_cast_to_the_reference_mixed_layout(tmp_path):
+    make_reference(BASE, torch.float32).save_pretrained(tmp_path)
+    reference = MiniMaxH3Transformer3DModel.from_pretrained(tmp_path, torch_dtype=torch.bfloat16)
+    ours = make_ours(tmp_path, lambda key, stored: stored_dtype(key, torch.bfloat16))
+    types = {name: parameter.dtype for name, parameter in ours.named_parameters()}
+    assert types == {name: parameter.dtype for name, parameter in reference.named_parameters()}
+    with torch.inference_mode():
+        mine, theirs = run_both(ours, reference, make_inputs(BASE))
+    for ours_out, reference_out in zip(mine, theirs, strict=True):
+        assert_close("dit_mixed", ours_out, reference_out)
+
+
+def test_every_weight_changes_the_velocities(tmp_path):
+    """Guards the comparisons above: a weight that did not matter in them could be used wrongly unseen."""
+    make_reference(BASE, torch.float32).save_pretrained(tmp_path)
+    reference = MiniMaxH3Transformer3DModel.from_pretrained(tmp_path)
+    ours, inputs = make_ours(tmp_path), make_inputs(BASE)
+    unseen = []
+    for name, parameter in ours.named_parameters():
+        kept = parameter.data
+        parameter.data = kept.flip(-1)
+        with torch.inference_mode():
+            mine, theirs = run_both(ours, reference, inputs)
+        parameter.data = kept
+        if all((a - b).abs().max() < 1e-4 for a, b in zip(mine, theirs, strict=True)):
+            unseen.append(name)
+    assert unseen == []
