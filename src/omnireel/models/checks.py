@@ -1,0 +1,63 @@
+"""Checks that the rules of every model share: each gives the value or raises, naming field, value and what is allowed."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from omnireel.errors import InvalidRequest, nearest
+
+MIN_SEED, MAX_SEED = -(2**63), 2**63 - 1
+
+
+def prompt_text(prompt: object) -> str:
+    """A prompt that says something."""
+    if not isinstance(prompt, str):
+        raise InvalidRequest("prompt", prompt, "it must be a text")
+    if not prompt.strip():
+        raise InvalidRequest("prompt", prompt, "it must not be empty or blank")
+    return prompt
+
+
+def whole(field: str, value: object, low: int, high: int, *, multiple: int = 1) -> int:
+    """A whole number in [low, high] that `multiple` divides."""
+    of = "" if multiple == 1 else f" that is a multiple of {multiple}"
+    allowed = f"it must be a whole number from {low} to {high}{of}"
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value != int(value):
+        raise InvalidRequest(field, value, allowed)
+    if not low <= value <= high or int(value) % multiple:
+        raise InvalidRequest(field, value, allowed)
+    return int(value)
+
+
+def number(field: str, value: object, low: float, high: float) -> float:
+    """A finite number in [low, high]."""
+    allowed = f"it must be a number from {low:g} to {high:g}"
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidRequest(field, value, allowed)
+    if not low <= value <= high:
+        raise InvalidRequest(field, value, allowed)
+    return float(value)
+
+
+def seed_or_random(value: object) -> int:
+    """A 64-bit seed; one drawn from the system when there is none, small enough to be typed again."""
+    return secrets.randbelow(2**31) if value is None else whole("seed", value, MIN_SEED, MAX_SEED)
+
+
+def one_of(field: str, value: object, allowed: tuple[str, ...]) -> str:
+    """One of a few words."""
+    if not isinstance(value, str) or value not in allowed:
+        raise InvalidRequest(field, value, f"it must be {' or '.join(allowed)}")
+    return value
+
+
+def no_unknown(field: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    """Every key of a mapping is known."""
+    for key in given:
+        if key not in known:
+            close = nearest(key, known)
+            hint = f"did you mean {close!r}?" if close else ""
+            raise InvalidRequest(f"{field}.{key}", given[key], f"known are {', '.join(known) or 'none'}", hint=hint)

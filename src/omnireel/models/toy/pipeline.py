@@ -1,0 +1,94 @@
+"""The toy's pipeline: deterministic, quick, and able to fail where a test wants it to."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from omnireel.errors import InvalidRequest
+from omnireel.models.protocol import BuildContext, Conditioning, DenoiseState
+from omnireel.request import FramesU8, MediaOutput, WaveF32, Workload
+
+SAMPLE_RATE_HZ = 32_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToyConditioning(Conditioning):
+    """A number from the prompt."""
+
+    key: int
+
+
+@dataclass(slots=True, kw_only=True)
+class ToyState(DenoiseState):
+    """level: float64 [3], what each step moves on; everything that is made follows from it."""
+
+    level: np.ndarray
+
+
+class ToyPipeline:
+    """See `Pipeline`."""
+
+    weights_digest = ""
+
+    @classmethod
+    def build(cls, context: BuildContext) -> ToyPipeline:
+        """Nothing to load."""
+        return cls()
+
+    def encode(self, workload: Workload) -> ToyConditioning:
+        """The prompt's hash."""
+        _fail_on(workload, "encode")
+        if workload.settings["fail"] == "client":
+            raise InvalidRequest("prompt", "...", "the toy was told to refuse it")
+        return ToyConditioning(key=int.from_bytes(hashlib.sha256(workload.prompt.encode()).digest()[:4], "little"))
+
+    def prepare(self, workload: Workload, conditioning: ToyConditioning) -> ToyState:
+        """Draws from the seed and the prompt."""
+        _fail_on(workload, "prepare")
+        rng = np.random.default_rng([conditioning.key, workload.seed % 2**64])
+        return ToyState(workload=workload, num_steps=workload.num_steps, level=rng.random(3))
+
+    def step(self, state: ToyState) -> ToyState:
+        """Moves the level on."""
+        time.sleep(state.workload.settings["step_seconds"])
+        state.steps_done += 1
+        _fail_on(state.workload, f"step:{state.steps_done}")
+        if state.workload.settings["fail"] == "oom":
+            raise MemoryError
+        state.level = (3.9 * state.level * (1 - state.level)).clip(0, 1)
+        return state
+
+    def preview(self, state: ToyState) -> FramesU8 | None:
+        """The first frame as it stands."""
+        return _frame(state, 0)
+
+    def decode(self, state: ToyState) -> MediaOutput:
+        """A gradient that moves and a tone that lasts as long."""
+        _fail_on(state.workload, "decode")
+        if state.workload.output_type == "latent":
+            return MediaOutput(latents={"level": state.level.copy()})
+        frames = np.stack([_frame(state, k) for k in range(state.workload.num_frames)])
+        return MediaOutput(frames=frames, fps=state.workload.fps, wave=_tone(state), sample_rate_hz=SAMPLE_RATE_HZ)
+
+
+def _frame(state: ToyState, index: int) -> FramesU8:
+    height, width = state.workload.height, state.workload.width
+    ramp = (np.arange(width)[None, :, None] + 2 * index + np.arange(height)[:, None, None]) / (width + height)
+    frame: FramesU8 = np.rint(255 * np.mod(ramp + state.level, 1.0)).astype(np.uint8)
+    return frame
+
+
+def _tone(state: ToyState) -> WaveF32:
+    samples = round(state.workload.num_frames / state.workload.fps * SAMPLE_RATE_HZ)
+    hz = 220 + 440 * state.level[0]
+    wave = 0.3 * np.sin(2 * np.pi * hz * np.arange(samples) / SAMPLE_RATE_HZ)
+    return np.stack([wave, wave]).astype(np.float32)
+
+
+def _fail_on(workload: Workload, stage: str) -> None:
+    if workload.settings["fail"] == stage:
+        raise RuntimeError(f"the toy was told to fail in {stage}")
