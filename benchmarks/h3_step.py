@@ -358,7 +358,7 @@ class Benchmark:
         if arguments.profile:
             self.profile(self.shapes[0], first)
         for backend in others:
-            for shape in self.shapes:
+            for shape in reversed(self.shapes):
                 self.case("omnireel", shape, backend)
 
     def case(self, engine: str, shape: Shape, backend: str) -> None:
@@ -472,7 +472,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--diffusers", action="store_true", help="measure the public implementation too")
     parser.add_argument("--profile", action="store_true", help="tell the time of each family of kernels")
     parser.add_argument("--error-layers", type=int, default=4, help="blocks of the comparison with float32")
-    parser.add_argument("--budget-seconds", type=float, default=300.0, help="start no measurement after this")
+    parser.add_argument("--budget-seconds", type=float, default=270.0, help="start no measurement after this")
     arguments = parser.parse_args(argv)
     if arguments.backends is None:
         arguments.backends = ["CUDNN_ATTN", "TORCH_SDPA"] if arguments.device == "cuda" else ["TORCH_SDPA"]

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 __all__ = ["KEEP_FLOAT32", "MiniMaxH3Transformer", "TransformerConfig", "stored_dtype"]
 
 NUM_TAGS = 3
+_BLOCK_ROLE = "self"
+_REFINER_ROLE = "minimax_h3.token_refiner"
 
 _NATIVE_KEYS = {
     "token_refiner_num_layers": "num_refiner_layers",
@@ -146,7 +148,7 @@ class MiniMaxH3Transformer(nn.Module):
         super().__init__()
         self.config = config
         hidden = config.hidden_size
-        backend = select("self", "self", config.attention_head_dim)
+        backend = select(_BLOCK_ROLE, _BLOCK_ROLE, config.attention_head_dim)
         self.proj_in = Linear(config.video_row_dim, hidden, bias=True)
         self.audio_proj_in = Linear(config.audio_in_channels, hidden, bias=True)
         self.context_embedder = Linear(config.text_dim, hidden, bias=True)
@@ -162,10 +164,10 @@ class MiniMaxH3Transformer(nn.Module):
         refined: Tensor = self.token_refiner(self.context_embedder(text_BLC.to(self.context_embedder.dtype)))
         return refined
 
-    def rotary(self, position_S3: Tensor, dtype: torch.dtype) -> RotaryTable:
+    def rotary(self, position_ids_S3: Tensor, dtype: torch.dtype) -> RotaryTable:
         """The turning angles of positions [S,3] in (time, height, width), for queries and keys of type `dtype`."""
         return axial_rotary(
-            position_S3, num_frequencies=self.config.rope_freq_dim, theta=self.config.rope_theta, dtype=dtype
+            position_ids_S3, num_frequencies=self.config.rope_freq_dim, theta=self.config.rope_theta, dtype=dtype
         )
 
     def forward(  # noqa: PLR0913 - the packed sequence is what it is; each input is named
@@ -234,7 +236,7 @@ class Block(nn.Module):
     def __init__(self, config: TransformerConfig, *, backend: AttentionBackend) -> None:
         super().__init__()
         self.norm1 = RMSNorm(config.hidden_size, eps=config.norm_eps)
-        self.attn = SelfAttention(config, backend=backend, role="self")
+        self.attn = SelfAttention(config, backend=backend, role=_BLOCK_ROLE)
         self.norm2 = RMSNorm(config.hidden_size, eps=config.norm_eps)
         self.ff = SwiGlu(config.hidden_size, config.ffn_dim)
         self.adaln_proj = BlockModulation(config)
@@ -303,7 +305,7 @@ class TokenRefiner(nn.Module):
 
     def __init__(self, config: TransformerConfig, *, select: SelectBackend) -> None:
         super().__init__()
-        backend = select("minimax_h3.token_refiner", "self", config.attention_head_dim)
+        backend = select(_REFINER_ROLE, _BLOCK_ROLE, config.attention_head_dim)
         blocks = (RefinerBlock(config, backend=backend) for _ in range(config.num_refiner_layers))
         self.refiner_blocks = nn.ModuleList(blocks)
         self.final_norm = RMSNorm(config.hidden_size, eps=config.final_norm_eps)
@@ -322,7 +324,7 @@ class RefinerBlock(nn.Module):
     def __init__(self, config: TransformerConfig, *, backend: AttentionBackend) -> None:
         super().__init__()
         self.norm1 = RMSNorm(config.hidden_size, eps=config.norm_eps)
-        self.attn = SelfAttention(config, backend=backend, role="minimax_h3.token_refiner")
+        self.attn = SelfAttention(config, backend=backend, role=_REFINER_ROLE)
         self.norm2 = RMSNorm(config.hidden_size, eps=config.norm_eps)
         self.ff = SwiGlu(config.hidden_size, config.ffn_dim)
 
