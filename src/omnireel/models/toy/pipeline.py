@@ -5,12 +5,16 @@ from __future__ import annotations
 import hashlib
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from omnireel.errors import InvalidRequest
 from omnireel.models.protocol import BuildContext, Conditioning, DenoiseState
-from omnireel.request import FramesU8, MediaOutput, WaveF32, Workload
+from omnireel.request import MediaOutput
+
+if TYPE_CHECKING:
+    from omnireel.request import FramesU8, WaveF32, Workload
 
 SAMPLE_RATE_HZ = 32_000
 

@@ -1,0 +1,45 @@
+"""From settings to what runs: the checkpoint, the device, and the context that a pipeline is built from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from omnireel.models.discover import find_checkpoint
+from omnireel.models.protocol import BuildContext, Checkpoint
+from omnireel.platforms import find_device
+
+if TYPE_CHECKING:
+    from omnireel.config import ResolvedConfig
+
+
+def build_context(config: ResolvedConfig) -> tuple[BuildContext, int]:
+    """The context and the index of the device; nothing is loaded.
+
+    Raises:
+        UnknownModel, BadCheckpoint: there is no such model.
+        BadSetting, UnsupportedDevice: there is no such device here.
+    """
+    checkpoint: Checkpoint = find_checkpoint(config.model.model)
+    platform, index = find_device(config.model.device)
+    dtype = platform.default_dtype if config.model.dtype == "auto" else config.model.dtype
+    context = BuildContext(
+        checkpoint=checkpoint,
+        platform=platform,
+        device=str(platform.device(index)),
+        dtype=dtype,
+        attention=config.attention,
+    )
+    return context, index
+
+
+def engine_facts(config: ResolvedConfig, context: BuildContext) -> Mapping[str, Any]:
+    """What of the engine a recipe remembers, by the names of its settings: whatever can move a result by a rounding."""
+    return {
+        "device": context.platform.name,
+        "dtype": context.dtype,
+        "diffusion_attention_backend": config.values["diffusion_attention_backend"],
+        "num_threads": torch.get_num_threads(),
+    }
