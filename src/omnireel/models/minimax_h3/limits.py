@@ -1,0 +1,116 @@
+"""What a checkpoint of MiniMax-H3 is made for, read from its pipeline index. No weights, no torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from omnireel.errors import BadCheckpoint
+from omnireel.models.protocol import Checkpoint
+from omnireel.weights.index import read_json
+
+FPS = 24
+CANVAS_MULTIPLE = 32
+"""VAE compression 16 times the patch of 2."""
+MIN_SECONDS, MAX_SECONDS = 4.0, 15.0
+MIN_RATIO, MAX_RATIO = 1 / 4, 4.0
+MAX_ROWS = 1_048_576
+FRAMES_PER_CHUNK, LATENTS_PER_CHUNK = 17, 5
+TAIL_FRAMES, TAIL_LATENTS = 5, 2
+SOUND_LATENTS_PER_SECOND = 40
+ASPECT_RATIOS: Mapping[str, tuple[int, int]] = {
+    "21:9": (21, 9), "16:9": (16, 9), "4:3": (4, 3), "1:1": (1, 1), "3:4": (3, 4), "9:16": (9, 16),
+}  # fmt: skip
+
+EXTENSION_KEY = "_omnireel"
+"""A block of the pipeline index for what the published layout has no word for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Defaults and geometry of a checkpoint; what is written here is the released one.
+
+    canvas_short_edge and canvas_max_pixels are keys of the published index; the others come from its `_omnireel` block.
+    condition_layer: decoder layers of the text encoder that are run; their output is what the model reads.
+    """
+
+    canvas_short_edge: int = 768
+    canvas_max_pixels: int = 768 * 1344
+    condition_layer: int = 50
+    default_num_frames: int = 209
+    default_num_inference_steps: int = 50
+    shifts: Mapping[str, float] = field(default_factory=lambda: {"video": 12.0, "audio": 3.0})
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint) -> Limits:
+        """The limits that a checkpoint declares.
+
+        Raises:
+            BadCheckpoint: a value is not a positive number, or the extension has an unknown key.
+        """
+        published = ("canvas_short_edge", "canvas_max_pixels")
+        own = ("condition_layer", "default_num_frames", "default_num_inference_steps")
+        given = {key: checkpoint.index[key] for key in published if key in checkpoint.index}
+        extension = dict(checkpoint.index.get(EXTENSION_KEY, {}))
+        for key in extension.keys() - set(own):
+            raise BadCheckpoint(
+                "pipeline index", "has an unknown key", key=f"{EXTENSION_KEY}.{key}", expected=", ".join(own)
+            )
+        given |= extension
+        for key, value in given.items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise BadCheckpoint("pipeline index", "has a value that is no count", key=key, found=repr(value))
+        return cls(**given, shifts=_shifts(checkpoint.path))
+
+
+def _shifts(path: Path | None) -> Mapping[str, float]:
+    """The shift of each schedule, from the scheduler folders where there are any."""
+    found = {"video": 12.0, "audio": 3.0}
+    for medium, folder in (("video", "scheduler"), ("audio", "audio_scheduler")):
+        file = None if path is None else path / folder / "scheduler_config.json"
+        if file is None or not file.is_file():
+            continue
+        shift = read_json(file).get("shift", found[medium])
+        if isinstance(shift, bool) or not isinstance(shift, int | float) or not 0 < shift < math.inf:
+            raise BadCheckpoint(f"{folder}/{file.name}", "has no usable shift", key="shift", found=repr(shift))
+        found[medium] = float(shift)
+    return found
+
+
+def canvas(aspect_width: float, aspect_height: float, limits: Limits) -> tuple[int, int]:
+    """(height, width) for a ratio: the short edge as declared, the area capped, both rounded to multiples of 32."""
+    ratio = aspect_width / aspect_height
+    short = float(limits.canvas_short_edge)
+    width, height = (short * ratio, short) if ratio >= 1 else (short, short / ratio)
+    if width * height > limits.canvas_max_pixels:
+        scale = math.sqrt(limits.canvas_max_pixels / (width * height))
+        width, height = width * scale, height * scale
+    return _rounded(height), _rounded(width)
+
+
+def _rounded(size: float) -> int:
+    return max(CANVAS_MULTIPLE, round(size / CANVAS_MULTIPLE) * CANVAS_MULTIPLE)
+
+
+def aligned_frames(num_frames: int) -> int:
+    """The next count of the form 17n + 5 that the video VAE can decode."""
+    chunks = max(0, math.ceil((num_frames - TAIL_FRAMES) / FRAMES_PER_CHUNK))
+    return chunks * FRAMES_PER_CHUNK + TAIL_FRAMES
+
+
+def latent_frames(num_frames: int) -> int:
+    """Latent frames of an aligned count."""
+    return (num_frames - TAIL_FRAMES) // FRAMES_PER_CHUNK * LATENTS_PER_CHUNK + TAIL_LATENTS
+
+
+def sound_latents_of(num_frames: int) -> int:
+    """Sound latents a channel for a clip of that many frames."""
+    return round(num_frames / FPS * SOUND_LATENTS_PER_SECOND)
+
+
+def packed_rows(height: int, width: int, num_frames: int) -> int:
+    """Rows of sound and picture of a clip, text and conditions not counted."""
+    patches = (height // CANVAS_MULTIPLE) * (width // CANVAS_MULTIPLE)
+    return latent_frames(num_frames) * patches + 2 * sound_latents_of(num_frames)

@@ -1,0 +1,259 @@
+"""MiniMax-H3 as the engine drives it: encode, prepare, step, preview, decode. The arithmetic is in the files beside this."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from omnireel.attention import AttentionBackend, select_backend
+from omnireel.errors import BadCheckpoint
+from omnireel.models.minimax_h3 import limits as geometry
+from omnireel.models.minimax_h3.audio_vae import AudioVae
+from omnireel.models.minimax_h3.conditioner import Conditioner
+from omnireel.models.minimax_h3.facts import FACTS
+from omnireel.models.minimax_h3.limits import Limits
+from omnireel.models.minimax_h3.packing import PackedLayout, Target, pack, patchify, sound_latents, unpatchify
+from omnireel.models.minimax_h3.schedule import FlowSchedule, RowTimes, row_times
+from omnireel.models.minimax_h3.transformer import MiniMaxH3Transformer, TransformerConfig, stored_dtype
+from omnireel.models.minimax_h3.video_vae import VideoVae
+from omnireel.models.protocol import BuildContext, Conditioning, DenoiseState
+from omnireel.request import MediaOutput
+from omnireel.weights import ComponentFiles, load_component, read_index, weights_digest
+
+if TYPE_CHECKING:
+    from omnireel.layers import RotaryTable
+    from omnireel.request import FramesU8, Workload
+
+PREVIEW_LATENT_FRAMES = 7
+"""The least that the video VAE decodes as one clip."""
+
+_BLOCK_WEIGHT = "transformer_blocks.0.attn.to_q.weight"
+"""The tensor whose stored type is the type of the stream."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class H3Conditioning(Conditioning):
+    """text: states [1,L,C] of the conditioner; tags: int64 [L] on the CPU."""
+
+    text: Tensor
+    tags: Tensor
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class H3State(DenoiseState):
+    """Rows on the way from noise to clip, float32 on the device, and what stays the same over the steps.
+
+    video_rows: [Nv,C]; audio_rows: [Na,C]; text: refined states [1,L,H]. *_velocity: of the last evaluation.
+    """
+
+    target: Target
+    layout: PackedLayout
+    video_rows: Tensor
+    audio_rows: Tensor
+    text: Tensor
+    rotary: RotaryTable
+    indices: tuple[Tensor, Tensor, Tensor]
+    video_schedule: FlowSchedule
+    audio_schedule: FlowSchedule
+    video_velocity: Tensor | None = None
+
+
+class MiniMaxH3Pipeline:
+    """See `Pipeline`. Built by `build`."""
+
+    def __init__(
+        self,
+        *,
+        transformer: MiniMaxH3Transformer,
+        conditioner: Conditioner,
+        video_vae: VideoVae,
+        audio_vae: AudioVae,
+        device: torch.device,
+        digest: str,
+    ) -> None:
+        self._transformer = transformer
+        self._conditioner = conditioner
+        self._video_vae = video_vae
+        self._audio_vae = audio_vae
+        self._device = device
+        self._patch_size = transformer.config.patch_size
+        self.weights_digest = digest
+
+    @classmethod
+    def build(cls, context: BuildContext) -> MiniMaxH3Pipeline:
+        """Loads every component of a checkpoint in the diffusers modular layout."""
+        root = context.checkpoint.path
+        if root is None:
+            raise BadCheckpoint(context.checkpoint.name, "has no files")
+        device = torch.device(context.device)
+        dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}.get(context.dtype)
+        limits = Limits.of(context.checkpoint)
+        folders = [read_index(root / part.name) for part in FACTS.components]
+        conditioner = Conditioner(root, num_layers=limits.condition_layer, device=device, dtype=dtype)
+        return cls(
+            transformer=_load_transformer(folders[0], context, device, dtype),
+            conditioner=conditioner,
+            video_vae=VideoVae(root, device=device, is_mixed=dtype is not torch.float32),
+            audio_vae=AudioVae(root, device=device),
+            device=device,
+            digest=weights_digest(folders),
+        )
+
+    @torch.inference_mode()
+    def encode(self, workload: Workload) -> H3Conditioning:
+        """See `Pipeline.encode`."""
+        text, tags = self._conditioner.encode(workload.prompt)
+        return H3Conditioning(text=text, tags=tags)
+
+    @torch.inference_mode()
+    def prepare(self, workload: Workload, conditioning: H3Conditioning) -> H3State:
+        """See `Pipeline.prepare`. One CPU generator draws the picture's noise as latents, then the sound's as rows."""
+        target = self._target(workload)
+        layout = pack(conditioning.tags, target, patch_size=self._patch_size)
+        generator = torch.Generator("cpu").manual_seed(workload.seed)
+        shape = (1, self._video_vae.latent_channels, target.latent_frames, target.latent_height, target.latent_width)
+        video = torch.randn(shape, generator=generator)
+        audio = torch.randn(2 * target.sound_latents, self._audio_vae.latent_channels, generator=generator)
+        text = self._transformer.refine_text(conditioning.text)
+        points = workload.num_inference_steps
+        video_schedule = FlowSchedule.build(points, workload.settings["flow_shift"])
+        return H3State(
+            workload=workload,
+            num_steps=video_schedule.num_steps,
+            target=target,
+            layout=layout,
+            video_rows=patchify(video, self._patch_size).to(self._device),
+            audio_rows=audio.to(self._device),
+            text=text,
+            rotary=self._transformer.rotary(layout.position_ids.to(self._device), text.dtype),
+            indices=(
+                layout.video_indices.to(self._device),
+                layout.audio_indices.to(self._device),
+                layout.text_indices.to(self._device),
+            ),
+            video_schedule=video_schedule,
+            audio_schedule=FlowSchedule.build(points, workload.settings["audio_flow_shift"]),
+        )
+
+    @torch.inference_mode()
+    def step(self, state: H3State) -> H3State:
+        """See `Pipeline.step`."""
+        index = state.steps_done
+        times = _times(state, index)
+        video_indices, audio_indices, text_indices = state.indices
+        video_velocity, audio_velocity = self._transformer(
+            state.video_rows[None],
+            state.audio_rows[None],
+            state.text,
+            timestep_M=times.timesteps.to(self._device),
+            timestep_indices_S=times.indices,
+            token_tags_S=state.layout.token_tags,
+            rotary=state.rotary,
+            video_indices=video_indices,
+            audio_indices=audio_indices,
+            text_indices=text_indices,
+        )
+        state.video_velocity = video_velocity[0].float()
+        state.video_schedule.step_(state.video_rows, state.video_velocity, index)
+        state.audio_schedule.step_(state.audio_rows, audio_velocity[0].float(), index)
+        state.steps_done += 1
+        return state
+
+    @torch.inference_mode()
+    def preview(self, state: H3State) -> FramesU8 | None:
+        """The middle of the clip as the last evaluation sees it when clean: one short clip is decoded for it."""
+        if state.video_velocity is None:
+            return None
+        clean = self._clean_video(state)
+        first = (state.target.latent_frames - PREVIEW_LATENT_FRAMES) // 2
+        frames = self._video_vae.decode(clean[:, :, first : first + PREVIEW_LATENT_FRAMES])
+        middle: FramesU8 = frames[len(frames) // 2]
+        return middle
+
+    @torch.inference_mode()
+    def decode(self, state: H3State) -> MediaOutput:
+        """See `Pipeline.decode`. Latents are given as the DiT has them: normalised by the VAE's statistics."""
+        video = unpatchify(state.video_rows, state.target, self._patch_size)
+        audio = sound_latents(state.audio_rows)
+        if state.workload.output_type == "latent":
+            return MediaOutput(latents={"video": video.cpu().numpy(), "audio": audio.cpu().numpy()})
+        return MediaOutput(
+            frames=self._video_vae.decode(video),
+            fps=state.workload.fps,
+            wave=self._audio_vae.decode(audio),
+            sample_rate_hz=self._audio_vae.sample_rate_hz,
+        )
+
+    def _target(self, workload: Workload) -> Target:
+        compression = self._video_vae.compression
+        return Target(
+            latent_frames=geometry.latent_frames(workload.num_frames),
+            latent_height=workload.height // compression,
+            latent_width=workload.width // compression,
+            sound_latents=geometry.sound_latents_of(workload.num_frames),
+        )
+
+    def _clean_video(self, state: H3State) -> Tensor:
+        """The picture that the last velocity points to from where the rows stand now."""
+        if state.video_velocity is None or state.steps_done == state.num_steps:
+            rows = state.video_rows
+        else:
+            rows = state.video_schedule.denoised(state.video_rows, state.video_velocity, state.steps_done)
+        return unpatchify(rows, state.target, self._patch_size)
+
+
+def _times(state: H3State, index: int) -> RowTimes:
+    layout = state.layout
+    conditions = layout.num_condition_video_rows, layout.num_condition_audio_rows
+    return row_times(
+        layout.num_rows,
+        video_time=state.video_schedule.timesteps[index],
+        audio_time=state.audio_schedule.timesteps[index],
+        visual_condition_rows=layout.video_indices[: conditions[0]],
+        audio_condition_rows=layout.audio_indices[: conditions[1]],
+        audio_rows=layout.audio_indices[conditions[1] :],
+    )
+
+
+def _load_transformer(
+    files: ComponentFiles, context: BuildContext, device: torch.device, dtype: torch.dtype | None
+) -> MiniMaxH3Transformer:
+    shown = f"{Path(files.folder).name}/config.json"
+    try:
+        config = TransformerConfig.from_dict(files.config)
+    except ValueError as error:
+        raise BadCheckpoint(shown, str(error)) from None
+    with torch.device("meta"):
+        transformer = MiniMaxH3Transformer(config, select=partial(_select, context, _stream_dtype(files, dtype)))
+    load_component(
+        transformer,
+        files,
+        device=device,
+        dtype_of=lambda name, stored: stored if dtype is None else stored_dtype(name, dtype),
+    )
+    return transformer
+
+
+def _stream_dtype(files: ComponentFiles, dtype: torch.dtype | None) -> torch.dtype | None:
+    if dtype is not None or _BLOCK_WEIGHT not in files.tensors:
+        return dtype
+    return {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}.get(files.tensors[_BLOCK_WEIGHT].dtype)
+
+
+def _select(
+    context: BuildContext, dtype: torch.dtype | None, role: str, category: str, head_dim: int
+) -> AttentionBackend:
+    return select_backend(
+        context.attention,
+        role=role,
+        category=category,
+        head_dim=head_dim,
+        platform_name=context.platform.name,
+        preference=context.platform.attention_preference,
+        dtype=dtype,
+    )

@@ -1,0 +1,148 @@
+"""What MiniMax-H3 takes: a request becomes a workload in which every choice is settled, or an error that says what fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from omnireel.errors import InvalidRequest
+from omnireel.models import checks
+from omnireel.models.minimax_h3 import limits as geometry
+from omnireel.models.minimax_h3.limits import FPS, MAX_SECONDS, MIN_SECONDS, Limits
+from omnireel.models.protocol import Checkpoint
+from omnireel.request import DiffusionSamplingParams, GenerationRequest, Workload
+
+MAX_STEPS = 200
+MAX_SHIFT = 1000.0
+TEXT_ROWS_GUESS = 128
+"""Text rows that the cost estimate counts with; the true number is known only to the tokenizer."""
+
+_EXTRA_NAMES: Mapping[str, str] = {
+    "task": "task",
+    "aspect_ratio": "aspect_ratio",
+    "duration": "seconds",
+    "flow_shift": "flow_shift",
+    "audio_flow_shift": "audio_flow_shift",
+    "num_frames": "num_frames",
+    "num_inference_steps": "num_inference_steps",
+    "seed": "seed",
+}
+"""Names that clients send as extra parameters, and the fields that they mean."""
+
+_GUIDANCE = ("guidance_scale", "guidance_scale_2", "true_cfg_scale")
+
+
+def admit(request: GenerationRequest, checkpoint: Checkpoint) -> Workload:
+    """See `Admit`."""
+    limits = Limits.of(checkpoint)
+    asked = _with_extra(request.sampling)
+    _refuse_guidance(asked)
+    if request.media:
+        raise InvalidRequest("media", f"{len(request.media)} file(s)", "t2va takes a text alone")
+    if asked.fps is not None and asked.fps != FPS:
+        raise InvalidRequest("fps", asked.fps, f"MiniMax-H3 makes {FPS} frames a second")
+    if asked.generator_device not in (None, "cpu"):
+        raise InvalidRequest(
+            "generator_device", asked.generator_device, "noise is drawn on the cpu, as the reference does"
+        )
+    checks.whole(
+        "num_outputs_per_prompt", 1 if asked.num_outputs_per_prompt is None else asked.num_outputs_per_prompt, 1, 1
+    )
+    height, width = _size(asked, limits)
+    num_frames = _frames(asked, limits)
+    _check_rows(height, width, num_frames)
+    points = asked.num_inference_steps
+    points = checks.whole(
+        "num_inference_steps", limits.default_num_inference_steps if points is None else points, 2, MAX_STEPS
+    )
+    return Workload(
+        request_id=request.request_id,
+        task=checks.one_of("task", "t2va" if asked.task is None else asked.task, ("t2va",)),
+        prompt=checks.prompt_text(request.prompt),
+        media=(),
+        height=height,
+        width=width,
+        num_frames=num_frames,
+        fps=float(FPS),
+        num_inference_steps=points,
+        num_steps=points - 1,
+        seed=checks.seed_or_random(asked.seed),
+        output_type=checks.one_of("output_type", asked.output_type, ("frames", "latent")),
+        settings={
+            "flow_shift": _shift("flow_shift", asked.flow_shift, limits.shifts["video"]),
+            "audio_flow_shift": _shift("audio_flow_shift", asked.audio_flow_shift, limits.shifts["audio"]),
+        },
+        batch_key=("t2va", height, width, num_frames),
+        cost=(points - 1) * _flop_per_step(geometry.packed_rows(height, width, num_frames) + TEXT_ROWS_GUESS),
+        output=request.output,
+        timeout_seconds=request.timeout_seconds,
+    )
+
+
+def _with_extra(asked: DiffusionSamplingParams) -> DiffusionSamplingParams:
+    """The plain fields with `extra_args` folded in; a field may be given in one of the two places only."""
+    extra: Mapping[str, Any] = asked.extra_args or {}
+    checks.no_unknown("extra_args", extra, tuple(_EXTRA_NAMES))
+    for key, value in extra.items():
+        name = _EXTRA_NAMES[key]
+        given = {item.name: getattr(asked, item.name) for item in fields(asked)}[name]
+        if given is not None and given != value:
+            raise InvalidRequest(f"extra_args.{key}", value, f"{name} was given too, as {given!r}; give one of them")
+    named = {_EXTRA_NAMES[key]: value for key, value in extra.items()}
+    return replace(asked, extra_args=None, **named)
+
+
+def _refuse_guidance(asked: DiffusionSamplingParams) -> None:
+    why = "MiniMax-H3 has its guidance distilled in and runs once a step"
+    values = {item.name: getattr(asked, item.name) for item in fields(asked)}
+    for name in _GUIDANCE:
+        if values[name] is not None and values[name] != 1:
+            raise InvalidRequest(name, values[name], f"{why}; leave it out or give 1")
+    if asked.negative_prompt is not None:
+        raise InvalidRequest("negative_prompt", "...", f"{why}, so there is nothing that a negative prompt could steer")
+
+
+def _size(asked: DiffusionSamplingParams, limits: Limits) -> tuple[int, int]:
+    if asked.height is None and asked.width is None:
+        ratio = "16:9" if asked.aspect_ratio is None else asked.aspect_ratio
+        checks.one_of("aspect_ratio", ratio, tuple(geometry.ASPECT_RATIOS))
+        return geometry.canvas(*geometry.ASPECT_RATIOS[ratio], limits)
+    if asked.height is None or asked.width is None:
+        missing = "height" if asked.height is None else "width"
+        raise InvalidRequest(missing, None, "height and width are given together, or neither")
+    if asked.aspect_ratio is not None:
+        raise InvalidRequest("aspect_ratio", asked.aspect_ratio, "height and width were given, which settle it")
+    highest = geometry.MAX_ROWS * geometry.CANVAS_MULTIPLE
+    height = checks.whole("height", asked.height, 32, highest, multiple=geometry.CANVAS_MULTIPLE)
+    width = checks.whole("width", asked.width, 32, highest, multiple=geometry.CANVAS_MULTIPLE)
+    if not geometry.MIN_RATIO <= width / height <= geometry.MAX_RATIO:
+        raise InvalidRequest("size", f"{width}x{height}", "width to height must lie between 1:4 and 4:1")
+    return height, width
+
+
+def _frames(asked: DiffusionSamplingParams, limits: Limits) -> int:
+    """What was asked for is checked before it is raised to what the VAE can decode: 15 s is allowed and makes 362 frames."""
+    least, most = round(MIN_SECONDS * FPS), round(MAX_SECONDS * FPS)
+    if asked.num_frames is not None:
+        return geometry.aligned_frames(checks.whole("num_frames", asked.num_frames, least, most))
+    if asked.seconds is not None:
+        seconds = checks.number("seconds", asked.seconds, MIN_SECONDS, MAX_SECONDS)
+        return geometry.aligned_frames(round(seconds * FPS))
+    return geometry.aligned_frames(limits.default_num_frames)
+
+
+def _check_rows(height: int, width: int, num_frames: int) -> None:
+    rows = geometry.packed_rows(height, width, num_frames)
+    if rows > geometry.MAX_ROWS:
+        text = f"{width}x{height}, {num_frames} frames"
+        raise InvalidRequest("size", text, f"that is {rows} rows, the model takes {geometry.MAX_ROWS}")
+
+
+def _shift(field: str, value: float | None, default: float) -> float:
+    return default if value is None else checks.number(field, value, 0.01, MAX_SHIFT)
+
+
+def _flop_per_step(rows: int) -> float:
+    """Of the released model: 100 linears of 385 M weights' worth a row, and attention over all pairs of rows."""
+    return 38.535168e9 * rows + 1_433_600.0 * rows**2

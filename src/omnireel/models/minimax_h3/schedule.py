@@ -1,0 +1,81 @@
+"""The two noise schedules of a request, and how rows move along them.
+
+Time runs from 0 (noise) to 1 (clean); sigma = 1 - t. Everything is float32 and made on the CPU, so that a schedule does not
+depend on where the model runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+VISUAL_CONDITION_TIME = 0.999
+"""Keyframes and picture references are held this close to clean; recordings are clean."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FlowSchedule:
+    """sigmas: float32 [N], falling from 1 to 0; timesteps: float32 [N-1]. N points are N - 1 evaluations."""
+
+    sigmas: Tensor
+    timesteps: Tensor
+
+    @classmethod
+    def build(cls, num_points: int, shift: float) -> FlowSchedule:
+        """A straight line from 1 to 0 bent by `shift`: s*b / (1 + (s-1)*b). Points that round to one are one."""
+        base = torch.linspace(1.0, 0.0, num_points, dtype=torch.float32)
+        sigmas = torch.unique_consecutive(shift * base / (1 + (shift - 1) * base))
+        return cls(sigmas=sigmas, timesteps=1.0 - sigmas[:-1])
+
+    @property
+    def num_steps(self) -> int:
+        """Evaluations of the model."""
+        return len(self.timesteps)
+
+    def denoised(self, x: Tensor, velocity: Tensor, index: int) -> Tensor:
+        """The clean rows that a velocity points to; both float32 and of one shape."""
+        # The distance is taken from the timestep, not from sigmas: below 0.5 they can differ in the last bit, and the
+        # model was told the timestep.
+        return x + (1.0 - self.timesteps[index]).to(x.device) * velocity
+
+    def step_(self, x: Tensor, velocity: Tensor, index: int) -> None:
+        """Moves rows from point `index` to the next, in place: an Euler step, written as a blend with the clean rows."""
+        clean = self.denoised(x, velocity, index)
+        ratio = (self.sigmas[index + 1] / self.sigmas[index]).to(x.device)
+        torch.add(ratio * x, (1.0 - ratio) * clean, out=x)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RowTimes:
+    """The distinct times of one step and which of them each packed row has. timesteps: float32 [M]; indices: int64 [S]."""
+
+    timesteps: Tensor
+    indices: Tensor
+
+
+def row_times(
+    num_rows: int,
+    *,
+    video_time: Tensor,
+    audio_time: Tensor,
+    visual_condition_rows: Tensor,
+    audio_condition_rows: Tensor,
+    audio_rows: Tensor,
+) -> RowTimes:
+    """Times of all rows at one step: text and picture rows follow the video schedule, sound rows the audio schedule.
+
+    Args:
+        num_rows: S.
+        video_time: float32 scalar; audio_time likewise.
+        visual_condition_rows: where keyframes and picture references lie, int64.
+        audio_condition_rows: where recordings lie.
+        audio_rows: where the sound that is made lies.
+    """
+    times = torch.full((num_rows,), float(video_time), dtype=torch.float32)
+    times[audio_rows] = audio_time
+    times[visual_condition_rows] = torch.clamp(video_time, min=VISUAL_CONDITION_TIME)
+    times[audio_condition_rows] = 1.0
+    timesteps, indices = torch.unique(times, sorted=True, return_inverse=True)
+    return RowTimes(timesteps=timesteps, indices=indices)

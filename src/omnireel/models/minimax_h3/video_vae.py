@@ -1,0 +1,79 @@
+"""Picture latents to frames.
+
+Tiling and chunking are part of what the model was trained with, so they are never switched off. Letters: T frames, H height,
+W width.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from omnireel.weights import build_empty, load_component, read_index
+
+if TYPE_CHECKING:
+    from omnireel.request import FramesU8
+
+# Pixels inside the VAE are normalised as ImageNet's are.
+PIXEL_MEAN = (0.485, 0.456, 0.406)
+PIXEL_STD = (0.229, 0.224, 0.225)
+
+_KEPT_FLOAT32 = frozenset({"encoder", "quant_conv", "norm1", "norm2", "norm_out", "scale1", "scale2"})
+"""Parts of a name whose weights stay float32 when the rest is bfloat16."""
+
+
+class VideoVae:
+    """The decoder of the picture.
+
+    Args:
+        root: the checkpoint's directory.
+        device: where it runs.
+        is_mixed: bfloat16 where the reference has it under a bfloat16 load; else all float32.
+    """
+
+    def __init__(self, root: Path, *, device: torch.device, is_mixed: bool) -> None:
+        from diffusers import AutoencoderKLMiniMaxH3
+
+        self.files = read_index(root / "vae")
+        self._device = device
+        self._vae: Any = build_empty(lambda: AutoencoderKLMiniMaxH3.from_config(dict(self.files.config)))
+        load_component(self._vae, self.files, device=device, dtype_of=_mixed if is_mixed else _float32)
+        self._vae.eval()
+        channels = (1, -1, 1, 1, 1)
+        self._mean = torch.tensor(self._vae.config.latents_mean, device=device).view(channels)
+        self._std = torch.tensor(self._vae.config.latents_std, device=device).view(channels)
+
+    @property
+    def latent_channels(self) -> int:
+        """Channels of a latent."""
+        return int(self._vae.config.latent_channels)
+
+    @property
+    def compression(self) -> int:
+        """Pixels of an edge to one latent."""
+        return int(self._vae.spatial_compression_ratio)
+
+    def decode(self, latents: Tensor) -> FramesU8:
+        """float32 latents [1,C,Tl,Hl,Wl] as the DiT has them to uint8 [T,H,W,3]."""
+        (pixels,) = self._vae.decode(latents.to(self._device) * self._std + self._mean, return_dict=False)
+        mean = torch.tensor(PIXEL_MEAN, device=self._device).view(3, 1, 1)
+        std = torch.tensor(PIXEL_STD, device=self._device).view(3, 1, 1)
+        _, _, num_frames, height, width = pixels.shape
+        frames = np.empty((num_frames, height, width, 3), np.uint8)
+        for k in range(num_frames):
+            # A frame at a time: the clip as float is many times the size of the clip in bytes.
+            unit = (pixels[0, :, k].float() * std + mean).clamp_(0, 1)
+            frames[k] = unit.mul_(255).round_().to(torch.uint8).permute(1, 2, 0).cpu().numpy()
+        return frames
+
+
+def _float32(_: str, __: torch.dtype) -> torch.dtype:
+    return torch.float32
+
+
+def _mixed(name: str, _: torch.dtype) -> torch.dtype:
+    return torch.float32 if _KEPT_FLOAT32 & set(name.split(".")) else torch.bfloat16
