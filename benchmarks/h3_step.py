@@ -30,7 +30,8 @@ import torch
 from torch import Tensor
 
 from omnireel.attention import AttentionConfig, AttentionSpec, select_backend
-from omnireel.models.minimax_h3.packing import PackedLayout, pack_t2va
+from omnireel.models.minimax_h3.limits import latent_frames, sound_latents_of
+from omnireel.models.minimax_h3.packing import AUDIO_TAG, TEXT_TAG, PackedLayout, Target, pack
 from omnireel.models.minimax_h3.transformer import MiniMaxH3Transformer, TransformerConfig, stored_dtype
 
 RELEASED = TransformerConfig(
@@ -55,6 +56,8 @@ RELEASED = TransformerConfig(
 TINY = replace(
     RELEASED, num_attention_heads=2, hidden_size=64, num_layers=3, ffn_dim=96, text_dim=48, time_embed_hidden_dim=64
 )
+# Pixels of a latent, in height and in width.
+LATENT_SIZE = 16
 DIFFUSERS_BACKENDS = {"TORCH_SDPA": "native", "CUDNN_ATTN": "_native_cudnn"}
 FAMILIES = (
     ("attention", ("flash", "fmha", "cudnn", "attention", "sdpa")),
@@ -100,10 +103,6 @@ class Inputs:
     text: Tensor
     timestep: Tensor
     timestep_indices: Tensor
-
-    @property
-    def num_rows(self) -> int:
-        return int(self.layout.token_tags.shape[0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,14 +196,13 @@ def build_diffusers(config: TransformerConfig, device: str, backend: str, weight
 
 
 def make_inputs(config: TransformerConfig, shape: Shape, device: str, seed: int = 1) -> Inputs:
-    layout = pack_t2va(
-        torch.ones(shape.text_rows, dtype=torch.int64),
-        latent_frames=(shape.num_frames - 5) // 17 * 5 + 2,
-        latent_height=shape.height // 16,
-        latent_width=shape.width // 16,
-        audio_latents=round(shape.num_frames / 24 * 40),
-        patch_size=config.patch_size,
+    target = Target(
+        latent_frames=latent_frames(shape.num_frames),
+        latent_height=shape.height // LATENT_SIZE,
+        latent_width=shape.width // LATENT_SIZE,
+        sound_latents=sound_latents_of(shape.num_frames),
     )
+    layout = pack(torch.full((shape.text_rows,), TEXT_TAG), target, patch_size=config.patch_size)
     rng = torch.Generator(device).manual_seed(seed)
     draw = partial(torch.randn, generator=rng, device=device)
     return Inputs(
@@ -214,7 +212,7 @@ def make_inputs(config: TransformerConfig, shape: Shape, device: str, seed: int 
         text=draw(1, shape.text_rows, config.text_dim),
         timestep=torch.tensor([0.25, 0.625], device=device),
         # Sound rows are at another noise level than all others, as in every step but the first.
-        timestep_indices=(layout.token_tags == 2).to(torch.int64),
+        timestep_indices=(layout.token_tags == AUDIO_TAG).to(torch.int64),
     )
 
 
@@ -279,7 +277,7 @@ def measure(step: Step, inputs: Inputs, device: Device, *, warmup: int, repeats:
         raise SystemExit("outputs are not finite")
     median = statistics.median(seconds)
     return {
-        "rows": inputs.num_rows,
+        "rows": inputs.layout.num_rows,
         "seconds": seconds,
         "median_seconds": median,
         "min_seconds": min(seconds),
@@ -373,7 +371,7 @@ class Benchmark:
             self.device,
             warmup=self.arguments.warmup,
             repeats=repeats,
-            flops=step_flops(self.config, inputs.num_rows),
+            flops=step_flops(self.config, inputs.layout.num_rows),
         )
         case = {"engine": engine, "shape": shape.name, "text_rows": shape.text_rows, "attention": backend}
         self.results["cases"].append(case | measured)
