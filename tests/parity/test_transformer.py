@@ -14,7 +14,6 @@ from tests.parity.tolerances import assert_close
 from torch import Tensor
 
 from omnireel.attention import AttentionBackend, AttentionConfig, select_backend
-from omnireel.models.minimax_h3.keymap import rename
 from omnireel.models.minimax_h3.transformer import MiniMaxH3Transformer, TransformerConfig, stored_dtype
 from omnireel.weights import load_component, read_index
 
@@ -122,7 +121,7 @@ def make_ours(folder: Path, dtype_of: Callable[[str, torch.dtype], torch.dtype] 
     with torch.device("meta"):
         model = MiniMaxH3Transformer(TransformerConfig.from_dict(files.config), select=select)
     options = {} if dtype_of is None else {"dtype_of": dtype_of}
-    load_component(model, files, rename=rename, device=torch.device("cpu"), **options)
+    load_component(model, files, device=torch.device("cpu"), **options)
     return model
 
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from omnireel.models.minimax_h3.keymap import rename, stored_dtype
+from omnireel.models.minimax_h3.keymap import stored_dtype
 
 
 @pytest.mark.parametrize(
@@ -24,8 +24,3 @@ def test_heads_and_time_stay_in_float32(key):
 )
 def test_all_else_takes_the_default(key):
     assert stored_dtype(key, torch.bfloat16) is torch.bfloat16
-
-
-def test_names_are_those_of_the_checkpoint_and_the_frequencies_are_passed_over():
-    assert rename("proj_in.weight") == "proj_in.weight"
-    assert rename("rope.inv_freq") is None

@@ -8,14 +8,7 @@ import torch
 # (`ff.net.0.proj` and `adaln_proj` are bfloat16).
 KEEP_FLOAT32 = frozenset({"proj_in", "audio_proj_in", "time_embedder", "proj_out", "audio_proj_out"})
 
-_RECOMPUTED = frozenset({"rope.inv_freq"})
-
 
 def stored_dtype(key: str, default: torch.dtype) -> torch.dtype:
     """The type of the tensor named `key` when the model as a whole is kept in `default`."""
     return torch.float32 if KEEP_FLOAT32.intersection(key.split(".")) else default
-
-
-def rename(key: str) -> str | None:
-    """The module's name for a checkpoint's key; None for what a checkpoint may carry and the module computes itself."""
-    return None if key in _RECOMPUTED else key
