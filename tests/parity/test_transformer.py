@@ -116,12 +116,15 @@ def make_reference(config: dict[str, Any], dtype: torch.dtype) -> MiniMaxH3Trans
     return model
 
 
-def make_ours(folder: Path, dtype_of: Callable[[str, torch.dtype], torch.dtype] | None = None) -> MiniMaxH3Transformer:
+def as_stored(key: str, stored: torch.dtype) -> torch.dtype:
+    return stored
+
+
+def make_ours(folder: Path, dtype_of: Callable[[str, torch.dtype], torch.dtype] = as_stored) -> MiniMaxH3Transformer:
     files = read_index(folder)
     with torch.device("meta"):
         model = MiniMaxH3Transformer(TransformerConfig.from_dict(files.config), select=select)
-    options = {} if dtype_of is None else {"dtype_of": dtype_of}
-    load_component(model, files, device=torch.device("cpu"), **options)
+    load_component(model, files, device=torch.device("cpu"), dtype_of=dtype_of)
     return model
 
 
