@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from omnireel.models.minimax_h3.video_vae import statistic
 from omnireel.weights import build_empty, load_component, read_index
 
 if TYPE_CHECKING:
@@ -28,11 +30,14 @@ class AudioVae:
 
         self.files = read_index(root / "audio_vae")
         self._device = device
-        self._vae: Any = build_empty(lambda: AutoencoderKLMiniMaxH3Audio.from_config(dict(self.files.config)))
+        with warnings.catch_warnings():
+            # The published weights have the names of torch's older weight norm, which warns that it is old.
+            warnings.simplefilter("ignore", FutureWarning)
+            self._vae: Any = build_empty(lambda: AutoencoderKLMiniMaxH3Audio.from_config(dict(self.files.config)))
         load_component(self._vae, self.files, device=device, dtype_of=lambda _, __: torch.float32)
         self._vae.eval()
-        self._mean = torch.tensor(self._vae.config.latents_mean, device=device).view(1, -1, 1)
-        self._std = torch.tensor(self._vae.config.latents_std, device=device).view(1, -1, 1)
+        self._mean = statistic(self.files, "latents_mean", device).view(1, -1, 1)
+        self._std = statistic(self.files, "latents_std", device).view(1, -1, 1)
 
     @property
     def latent_channels(self) -> int:

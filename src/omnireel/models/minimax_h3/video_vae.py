@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from omnireel.weights import build_empty, load_component, read_index
+from omnireel.errors import BadCheckpoint
+from omnireel.weights import ComponentFiles, build_empty, load_component, read_index
 
 if TYPE_CHECKING:
     from omnireel.request import FramesU8
@@ -43,9 +44,8 @@ class VideoVae:
         self._vae: Any = build_empty(lambda: AutoencoderKLMiniMaxH3.from_config(dict(self.files.config)))
         load_component(self._vae, self.files, device=device, dtype_of=_mixed if is_mixed else _float32)
         self._vae.eval()
-        channels = (1, -1, 1, 1, 1)
-        self._mean = torch.tensor(self._vae.config.latents_mean, device=device).view(channels)
-        self._std = torch.tensor(self._vae.config.latents_std, device=device).view(channels)
+        self._mean = statistic(self.files, "latents_mean", device).view(1, -1, 1, 1, 1)
+        self._std = statistic(self.files, "latents_std", device).view(1, -1, 1, 1, 1)
 
     @property
     def latent_channels(self) -> int:
@@ -69,6 +69,19 @@ class VideoVae:
             unit = (pixels[0, :, k].float() * std + mean).clamp_(0, 1)
             frames[k] = unit.mul_(255).round_().to(torch.uint8).permute(1, 2, 0).cpu().numpy()
         return frames
+
+
+def statistic(files: ComponentFiles, key: str, device: torch.device) -> Tensor:
+    """A number for each latent channel, float32, from a VAE's config.
+
+    Raises:
+        BadCheckpoint: the config does not have as many numbers as the VAE has latent channels.
+    """
+    values, count = files.config.get(key), files.config.get("latent_channels")
+    if not isinstance(values, list) or len(values) != count or not all(isinstance(v, int | float) for v in values):
+        shown = f"{files.folder.name}/config.json"
+        raise BadCheckpoint(shown, "lacks the statistics of the latents", key=key, expected=f"{count} numbers")
+    return torch.tensor(values, dtype=torch.float32, device=device)
 
 
 def _float32(_: str, __: torch.dtype) -> torch.dtype:

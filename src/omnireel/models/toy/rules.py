@@ -24,10 +24,12 @@ def admit(request: GenerationRequest, checkpoint: Checkpoint) -> Workload:
     if asked.num_frames is None and asked.seconds is not None:
         num_frames = round(checks.number("seconds", asked.seconds, 1 / FPS, 10) * FPS)
     else:
-        num_frames = checks.whole("num_frames", asked.num_frames or 24, 1, 240)
+        num_frames = checks.whole("num_frames", 24 if asked.num_frames is None else asked.num_frames, 1, 240)
     height = checks.whole("height", 32 if asked.height is None else asked.height, 8, 1024, multiple=2)
     width = checks.whole("width", 48 if asked.width is None else asked.width, 8, 1024, multiple=2)
-    points = checks.whole("num_inference_steps", asked.num_inference_steps or 5, 2, 200)
+    points = checks.whole(
+        "num_inference_steps", 5 if asked.num_inference_steps is None else asked.num_inference_steps, 2, 200
+    )
     return Workload(
         request_id=request.request_id,
         task=checks.one_of("task", asked.task or "t2va", ("t2va",)),
