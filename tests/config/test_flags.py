@@ -44,4 +44,4 @@ def test_sampling_values_get_their_types():
 def test_a_bad_sampling_value_is_the_callers_mistake():
     with pytest.raises(InvalidRequest) as caught:
         sampling_params({"num_inference_steps": "1.5"})
-    assert caught.value.message == "num_inference_steps: '1.5' is not allowed; a whole number"
+    assert caught.value.message == "num_inference_steps: '1.5' is not allowed; it must be a whole number"

@@ -51,7 +51,7 @@ def test_specs_are_filled_from_the_values():
 
 def test_a_config_cannot_be_changed():
     with pytest.raises(FrozenInstanceError):
-        resolve({}, {}).run.max_queue = 1
+        resolve({}, {}).run.max_queue = 1  # type: ignore[misc]
 
 
 def test_none_as_a_flag_is_the_backends_own_default():
@@ -92,7 +92,7 @@ def test_a_bad_value_names_its_source():
     with pytest.raises(BadSetting) as caught:
         resolve({}, {"OMNIREEL_MAX_QUEUE": "many"})
     assert str(caught.value) == (
-        "max_queue = 'many' (from environment OMNIREEL_MAX_QUEUE) is not allowed; a whole number, at least 1"
+        "max_queue = 'many' (from environment OMNIREEL_MAX_QUEUE) is not allowed; it must be a whole number, at least 1"
     )
 
 

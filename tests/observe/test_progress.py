@@ -1,6 +1,7 @@
 """The progress line: drawn for a terminal, silent for everything else."""
 
 import io
+import sys
 from contextlib import suppress
 
 import pytest
@@ -82,3 +83,21 @@ def test_names_with_brackets_are_not_read_as_markup():
 )
 def test_time_left_is_the_mean_step_times_the_steps_left(rate, left, text):
     assert step_detail(rate, left) == text
+
+
+def test_a_bar_may_be_drawn_again():
+    stream = Terminal()
+    bar = ProgressBar(stream=stream)
+    for words in ("loading", "working"):
+        with bar:
+            bar.phase(words)
+    assert "working" in stream.getvalue()
+
+
+def test_stdout_stays_stdout_while_the_bar_is_drawn(capsys):
+    stream = Terminal()
+    with ProgressBar(stream=stream) as bar:
+        bar.phase("loading")
+        sys.stdout.write("data\n")
+    assert capsys.readouterr().out == "data\n"
+    assert "data" not in stream.getvalue()

@@ -42,9 +42,9 @@ class Setting:
     def allowed(self) -> str:
         """What may be written, as the second half of an error line."""
         if self.choices:
-            return "one of " + ", ".join(self.choices)
+            return f"it must be {' or '.join(self.choices)}"
         at_least = "" if self.minimum is None else f", at least {self.minimum:g}"
-        return _ALLOWED[self.kind] + at_least
+        return f"it must be {_ALLOWED[self.kind]}{at_least}"
 
 
 def settings_of(spec: type) -> tuple[Setting, ...]:

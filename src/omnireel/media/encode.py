@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from omnireel.request import FramesU8, MediaOutput, Recipe, WaveF32
 
-__all__ = ["check_writable", "write_clip"]
+__all__ = ["ENCODERS", "check_writable", "has_encoder", "write_clip"]
 
 MIME = "video/mp4"
 CRF = "18"
@@ -36,6 +36,21 @@ AAC_RATES_HZ = (96_000, 88_200, 64_000, 48_000, 44_100, 32_000, 24_000, 22_050, 
 _BT709 = 1
 _LIMITED_RANGE = 1
 """Code points of ISO/IEC 23091-2 for primaries, transfer and matrix, and FFmpeg's number of the 16-235 range."""
+
+
+ENCODERS = ("libx264", "aac")
+"""What PyAV must bring; its wheels do, a PyAV built from source may not."""
+
+
+def has_encoder(name: str) -> bool:
+    """Whether PyAV can encode with the codec that FFmpeg calls so."""
+    import av
+
+    try:
+        av.Codec(name, "w")
+    except av.codec.codec.UnknownCodecError:
+        return False
+    return True
 
 
 def _wanted() -> None:

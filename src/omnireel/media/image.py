@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 
     from omnireel.request import FramesU8
 
+PICTURE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
+"""What a picture's name may end in; pass them to `check_writable` to ask before there is a picture."""
+
 
 def write_picture(frame: FramesU8, path: Path) -> None:
     """Writes uint8 [H,W,3] in the format of the path's suffix; the file appears whole or not at all.
@@ -20,5 +23,5 @@ def write_picture(frame: FramesU8, path: Path) -> None:
     """
     from PIL import Image
 
-    with written_aside(path, suffixes=(".png", ".jpg", ".jpeg", ".webp")) as aside:
+    with written_aside(path, suffixes=PICTURE_SUFFIXES) as aside:
         Image.fromarray(frame).save(aside)

@@ -15,22 +15,23 @@ if TYPE_CHECKING:
 
 
 class ProgressBar:
-    """Draws one request at a time; use as a context manager, so that the cursor comes back whatever happens.
+    """Draws one thing at a time; use as a context manager, so that the cursor comes back whatever happens.
 
-    Not thread-safe: one thread calls it. Every method does nothing when there is no terminal.
+    Not thread-safe: one thread calls it. May be entered again; outside of it, and where there is no terminal, every
+    method does nothing. What others print meanwhile goes where they sent it.
     """
 
     def __init__(self, *, enabled: bool = True, stream: TextIO | None = None) -> None:
         """stream: where to draw instead of stderr; it must say of itself that it is a terminal."""
         self._stream = sys.stderr if stream is None else stream
-        self._enabled = enabled and self._stream.isatty()
+        self.is_drawn = enabled and self._stream.isatty()
         self._drawing: Progress | None = None
         self._task: TaskID | None = None
         self._seconds = 0.0
         self._steps = 0
 
     def __enter__(self) -> ProgressBar:
-        if self._enabled:
+        if self.is_drawn:
             self._drawing = _drawing(self._stream)
             self._drawing.start()
         return self
@@ -40,7 +41,7 @@ class ProgressBar:
     ) -> None:
         if self._drawing is not None:
             self._drawing.stop()
-            self._drawing = None
+            self._drawing, self._task = None, None
 
     def phase(self, words: str) -> None:
         """Shows what is going on while its length is not known: "loading mini-h3", "decoding"."""
@@ -78,14 +79,15 @@ def step_detail(seconds_per_step: float, steps_left: int) -> str:
 def _drawing(stream: TextIO) -> Progress:
     # rich takes a tenth of a second to import.
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     return Progress(
-        SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.fields[detail]}", markup=False),
         TimeElapsedColumn(),
         console=Console(file=stream),
         transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
     )

@@ -1,0 +1,150 @@
+"""`omnireel doctor`: what this machine has, and whether `omnireel generate` can run on it.
+
+Exit code 0 when it can; 3 when it cannot, with every reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from omnireel.cli import show
+from omnireel.cli.command import Command
+from omnireel.cli.version import own_version
+from omnireel.config import ModelSpec, settings_of
+from omnireel.errors import OmniReelError, SetupError
+
+_NEEDED = ("torch", "diffusers", "transformers", "accelerate", "safetensors", "av", "numpy", "pillow", "rich")
+_OPTIONAL = {"pillow_heif": "reading HEIC and HEIF pictures"}
+
+
+def _add_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    report = _report()
+    if arguments.json:
+        show.data(report)
+    else:
+        _print(report)
+    return SetupError.exit_code if report["problems"] else 0
+
+
+def _report() -> dict[str, Any]:
+    versions = {name: _version(name) for name in _NEEDED}
+    problems = [f"the package {name} is not installed" for name in _NEEDED if versions[name] is None]
+    report: dict[str, Any] = {
+        "versions": {"python": platform.python_version(), "omnireel": own_version(), **versions},
+        "machine": f"{platform.platform()} {platform.machine()}",
+        "optional_packages": {
+            name: {"installed": importlib.util.find_spec(name) is not None, "for": use}
+            for name, use in _OPTIONAL.items()
+        },
+    }
+    # What follows imports those packages: without them there is no more to find out.
+    if not problems:
+        try:
+            report |= {"platforms": _platforms(), "attention_backends": _backends(), "encoders": _encoders()}
+        except (ImportError, OSError) as error:
+            problems.append(f"a package is broken: {error}")
+        else:
+            problems += _problems(report)
+    return {**report, "problems": problems}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _platforms() -> list[dict[str, Any]]:
+    from omnireel.platforms import all_platforms
+
+    return [
+        {
+            "name": item.name,
+            "available": item.available(),
+            "why_not": item.why_not(),
+            "devices": [
+                {
+                    "index": device.index,
+                    "name": device.name,
+                    "capability": device.capability,
+                    "total_bytes": device.total_bytes,
+                    "free_bytes": item.free_memory_bytes(device.index),
+                }
+                for device in (item.devices() if item.available() else ())
+            ],
+        }
+        for item in all_platforms()
+    ]
+
+
+def _backends() -> list[dict[str, Any]]:
+    from omnireel.attention import all_backends
+
+    return [{"name": item.name, "platforms": item.platforms, "why_not": item.available()} for item in all_backends()]
+
+
+def _encoders() -> dict[str, bool]:
+    from omnireel.media.encode import ENCODERS, has_encoder
+
+    return {name: has_encoder(name) for name in ENCODERS}
+
+
+def _problems(report: dict[str, Any]) -> list[str]:
+    from omnireel.models.discover import find_checkpoint
+
+    problems = [f"PyAV has no {name} encoder" for name, has_it in report["encoders"].items() if not has_it]
+    if not any(item["available"] for item in report["platforms"]):
+        problems.append("there is no device to run on")
+    default = next(item.default for item in settings_of(ModelSpec) if item.name == "model")
+    try:
+        find_checkpoint(default)
+    except OmniReelError as error:
+        problems.append(f"the default model {default} cannot be served: {error.message}")
+    return problems
+
+
+def _print(report: dict[str, Any]) -> None:
+    show.table([(name, found or "not installed") for name, found in report["versions"].items()])
+    show.line(f"\n{report['machine']}")
+    for item in report.get("platforms", ()):
+        show.line(f"{item['name']}: {'available' if item['available'] else item['why_not']}")
+        for device in item["devices"]:
+            free, total = device["free_bytes"] / 2**30, device["total_bytes"] / 2**30
+            name = f"{device['name']} {device['capability']}".strip()
+            show.line(f"  {item['name']}:{device['index']}  {name}, {free:.1f} of {total:.1f} GiB free")
+    _print_parts(report)
+    for problem in report["problems"]:
+        show.line(f"problem: {problem}")
+    show.line("generate cannot run here" if report["problems"] else "generate can run here")
+
+
+def _print_parts(report: dict[str, Any]) -> None:
+    rows = [
+        ("attention", item["name"], item["why_not"] or "available") for item in report.get("attention_backends", ())
+    ]
+    rows += [("encoder", name, "available" if has else "missing") for name, has in report.get("encoders", {}).items()]
+    rows += [
+        ("optional", name, ("installed, for " if item["installed"] else "not installed, for ") + item["for"])
+        for name, item in report["optional_packages"].items()
+    ]
+    show.line("")
+    show.table(rows)
+    show.line("")
+
+
+COMMAND = Command(
+    name="doctor",
+    summary="tell what this machine has and whether generate can run",
+    add_flags=_add_flags,
+    run=_run,
+    description="Tells what this machine has. Exit code 0: generate can run; 3: it cannot, with every reason.",
+)

@@ -1,0 +1,133 @@
+"""`omnireel generate`: a prompt becomes a file, without a server.
+
+What can be known to be wrong is told before the model is loaded: flags, output file, the model's own rules.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omnireel.cli.command import Command
+from omnireel.cli.prompt import add_prompt_flags, prompt_of
+from omnireel.cli.session import add_engine_flags, add_talk_flags, bar_of, config_of, run_request, show_result, started
+from omnireel.config import add_fields, converted, given, sampling_params
+from omnireel.errors import InvalidRequest
+from omnireel.request import DiffusionSamplingParams, GenerationRequest, OutputSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from omnireel.engine.orchestrator import Engine
+    from omnireel.request import FramesU8
+
+_DESCRIPTION = """\
+Makes a clip from a prompt and prints the name of the file.
+
+examples:
+  omnireel generate "a red kite over a harbour, gulls and wind" -o kite.mp4
+  omnireel generate "rain on a tin roof" --seconds 6 --seed 7 --json
+  omnireel generate - --model /models/MiniMax-H3 < prompt.txt
+"""
+_PREVIEW_EVERY = 5
+
+
+def _add_flags(parser: argparse.ArgumentParser) -> None:
+    add_prompt_flags(parser)
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="the file to write, replaced if it exists (default: omnireel-SEED.mp4, with a number rather than replaced)",
+    )
+    parser.add_argument(
+        "--preview", metavar="FILE", help=f"keep a preview picture here meanwhile, renewed every {_PREVIEW_EVERY} steps"
+    )
+    add_talk_flags(parser)
+    add_fields(parser, OutputSpec, title="output", skip=("path",))
+    add_fields(parser, DiffusionSamplingParams, title="sampling")
+    add_engine_flags(parser)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    config = config_of(arguments)
+    request = GenerationRequest(
+        prompt=prompt_of(arguments),
+        sampling=sampling_params(given(arguments, DiffusionSamplingParams)),
+        output=_output(arguments),
+        timeout_seconds=config.run.timeout_seconds,
+    )
+    from omnireel.engine.orchestrator import Engine
+
+    on_preview = _preview_writer(arguments.preview)
+    engine = Engine(config)
+    requests = _settled(request, engine)
+    bar = bar_of(arguments, config)
+    with started(engine, bar):
+        for one in requests:
+            show_result(run_request(engine, one, bar, on_preview), bar, as_json=arguments.json)
+    return 0
+
+
+def _output(arguments: argparse.Namespace) -> OutputSpec:
+    values: dict[str, Any] = converted(OutputSpec, given(arguments, OutputSpec))
+    if arguments.output is not None:
+        values["path"] = Path(arguments.output)
+    if arguments.preview is not None:
+        values.setdefault("preview_every", _PREVIEW_EVERY)
+    elif values.get("preview_every"):
+        raise InvalidRequest("preview_every", values["preview_every"], "it needs --preview FILE")
+    return OutputSpec(**values)
+
+
+def _settled(request: GenerationRequest, engine: Engine) -> list[GenerationRequest]:
+    """One request a clip, each with its seed and its file, and each within the model's rules."""
+    from omnireel.api import requests_of
+
+    if request.sampling.output_type != "frames":
+        raise InvalidRequest(
+            "output_type",
+            request.sampling.output_type,
+            "the command writes clips, so it must be frames",
+            hint="omnireel.Omni gives latents",
+        )
+    settled: list[GenerationRequest] = []
+    for one in requests_of(request):
+        seed = engine.admit(one).seed
+        taken = [other.output.path for other in settled]
+        path = _free_path(seed, taken) if one.output.path is None else one.output.path
+        settled.append(replace(one, sampling=replace(one.sampling, seed=seed), output=replace(one.output, path=path)))
+        engine.admit(settled[-1])
+    return settled
+
+
+def _free_path(seed: int, taken: list[Path | None]) -> Path:
+    """omnireel-SEED.mp4 in the working directory, numbered where that is taken."""
+    path, number = Path(f"omnireel-{seed}.mp4"), 1
+    while path in taken or path.exists():
+        number += 1
+        path = Path(f"omnireel-{seed}-{number}.mp4")
+    return path
+
+
+def _preview_writer(name: str | None) -> Callable[[FramesU8], None] | None:
+    if name is None:
+        return None
+    from omnireel.media.aside import check_writable
+    from omnireel.media.image import PICTURE_SUFFIXES, write_picture
+
+    path = Path(name)
+    check_writable(path, suffixes=PICTURE_SUFFIXES)
+    return lambda frame: write_picture(frame, path)
+
+
+COMMAND = Command(
+    name="generate",
+    summary="make a clip from a prompt",
+    add_flags=_add_flags,
+    run=_run,
+    usage='[flags] "PROMPT"',
+    description=_DESCRIPTION,
+)

@@ -1,0 +1,54 @@
+"""The prompt of a command line: a word of it, a file, or stdin; always UTF-8, whatever the locale says."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from omnireel.errors import ClientError, InvalidRequest
+
+
+def add_prompt_flags(parser: argparse.ArgumentParser) -> None:
+    """PROMPT and --prompt-file."""
+    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="what to show and to hear; - reads it from stdin")
+    parser.add_argument("--prompt-file", metavar="FILE", help="read the prompt from this UTF-8 text file")
+
+
+def prompt_of(arguments: argparse.Namespace) -> str:
+    """The prompt's text; line ends at its end are not part of it.
+
+    Raises:
+        ClientError: no prompt, or two.
+        InvalidRequest: it cannot be read, or is not UTF-8.
+    """
+    if (arguments.prompt is None) == (arguments.prompt_file is None):
+        problem = "no prompt" if arguments.prompt is None else "both PROMPT and --prompt-file"
+        raise ClientError(problem, hint='give one prompt: omnireel generate "a red kite over a harbour"')
+    if arguments.prompt_file is not None:
+        return _decoded("prompt_file", _content(Path(arguments.prompt_file)))
+    if arguments.prompt == "-":
+        return _decoded("prompt", sys.stdin.buffer.read())
+    # A word that the locale could not read holds its bytes as surrogates; UTF-8 may still be what they are.
+    return _decoded("prompt", os.fsencode(arguments.prompt)) if _has_surrogates(arguments.prompt) else arguments.prompt
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise InvalidRequest("prompt_file", str(file), f"it cannot be read ({error.strerror})") from None
+
+
+def _decoded(field: str, content: bytes) -> str:
+    try:
+        return content.decode("utf-8-sig").rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(
+            field, content[error.start : error.end], f"text in UTF-8, byte {error.start} is not"
+        ) from None
+
+
+def _has_surrogates(text: str) -> bool:
+    return any("\ud800" <= letter <= "\udfff" for letter in text)

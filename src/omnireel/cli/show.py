@@ -1,0 +1,71 @@
+"""The one translation to the terminal: data to stdout, errors to stderr, as lines for people or as JSON.
+
+An error is `error: ...`, an empty line and `hint: ...` on stderr. With --json the same error is also one object on
+stdout, `{"error": {"code", "message", "hint", "details"}}`, so that a program needs to read only one stream.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from omnireel.errors import OmniReelError
+
+
+def prepare_streams() -> None:
+    """Makes every text printable: what a narrow locale cannot encode is written as an escape."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+
+
+def line(text: str) -> None:
+    """One line of data."""
+    print(text)
+
+
+def path(file: Path) -> None:
+    """One file name, byte for byte as the file system has it."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(os.fsencode(file) + b"\n")
+
+
+def data(value: Any) -> None:
+    """One JSON value on one line."""
+    is_wide = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    print(json.dumps(value, ensure_ascii=not is_wide, allow_nan=False, default=str))
+
+
+def table(rows: Iterable[Sequence[str]]) -> None:
+    """Rows in columns as wide as their widest cell; the last column runs on."""
+    cells = [list(row) for row in rows]
+    if not cells:
+        return
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]) - 1)]
+    for row in cells:
+        padded = [text.ljust(width) for text, width in zip(row, widths, strict=False)]
+        print("  ".join([*padded, row[-1]]).rstrip())
+
+
+def error(problem: OmniReelError, *, as_json: bool) -> None:
+    """What went wrong and what to do."""
+    failure(problem.message, problem.hint)
+    if as_json:
+        data({"error": problem.to_dict()})
+
+
+def failure(message: str, hint: str = "") -> None:
+    """The two lines of an error on stderr."""
+    note(f"error: {message}")
+    if hint:
+        note(f"\nhint: {hint}")
+
+
+def note(text: str) -> None:
+    """A line on stderr, for a person."""
+    print(text, file=sys.stderr)
