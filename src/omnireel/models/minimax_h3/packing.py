@@ -147,8 +147,8 @@ class _Builder:
     def add_condition(self, condition: Condition, target: Target, target_grid: Grid, target_widths: Grid) -> None:
         if isinstance(condition, Keyframe):
             # Keyframes stand inside the clip's own time and do not move the clock.
-            after = 0.0 if condition.anchor == "first" else _pairwise_span(target.latent_frames) - _UNITS_PER_FRAME
-            self.add_frames(np.array([self.clock + after]), target_grid)
+            last = self.clock + _pairwise_span(target.latent_frames) - _UNITS_PER_FRAME
+            self.add_frames(np.array([self.clock if condition.anchor == "first" else last]), target_grid)
         elif isinstance(condition, PictureReference):
             grid, _ = self.frame_grid(condition.latent_height, condition.latent_width)
             self.add_frames(np.array([self.clock]), grid)
