@@ -133,8 +133,7 @@ def test_a_word_that_is_not_known_is_an_error_with_a_way_out(trial, capsys, argv
     ],
     ids=lambda item: type(item).__name__ if isinstance(item, BaseException) else None,
 )
-def test_each_kind_of_end_has_its_exit_code(trial, monkeypatch, error, code):
-    monkeypatch.setattr(os, "dup2", lambda *_: None)
+def test_each_kind_of_end_has_its_exit_code(trial, error, code):
     trial.run = raising(error)
     assert main(["try"]) == code
 
@@ -239,3 +238,17 @@ def test_a_reader_that_goes_away_is_no_traceback(argv):
         env={"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.environ["PATH"]},
     )
     assert (done.stdout, done.stderr) == ("141\n", "")
+
+
+def test_a_full_disk_behind_stdout_is_no_bug():
+    code = "import sys; from omnireel.cli.main import main; sys.exit(main(['config', 'show']))"
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env={"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.defpath},
+        )
+    assert (done.returncode, done.stderr) == (3, "error: the output cannot be written (No space left on device)\n")

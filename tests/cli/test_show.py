@@ -77,3 +77,7 @@ def test_a_file_name_is_written_byte_for_byte(monkeypatch):
 def test_json_refuses_what_is_not_json():
     with pytest.raises(ValueError, match="not JSON compliant"):
         show.data({"x": float("nan")})
+
+
+def test_a_file_name_in_json_is_its_bytes_read_as_utf8():
+    assert show.name_of(Path(os.fsdecode("é.mp4".encode()))) == "é.mp4"

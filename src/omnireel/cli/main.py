@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import pkgutil
 import signal
 import sys
@@ -52,8 +51,6 @@ def main(argv: Sequence[str]) -> int:
             show.error(_CANCELLED, as_json=as_json)
             return interrupts.exit_code
         except BrokenPipeError:
-            # The interpreter flushes stdout once more on its way out; let that go nowhere.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 128 + signal.SIGPIPE
         except Exception:  # noqa: BLE001  the top loop of the program
             traceback.print_exc()
@@ -88,13 +85,13 @@ def commands() -> Mapping[str, Command]:
 
 
 def _run_to_the_last_byte(argv: Sequence[str]) -> int:
-    """The exit code, with stdout flushed: only then is it known whether anybody read it."""
+    """The exit code, once stdout has reached its reader."""
     try:
         return _run(argv)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     finally:
-        sys.stdout.flush()
+        show.flush()
 
 
 def _run(argv: Sequence[str]) -> int:

@@ -117,7 +117,7 @@ def result_data(result: GenerationResult) -> dict[str, Any]:
     """A finished request as plain data."""
     work, file = result.workload, result.encoded
     return {
-        "path": None if file is None else str(file.path),
+        "path": None if file is None else show.name_of(file.path),
         "sha256": None if file is None else file.digest.removeprefix("sha256:"),
         "size_bytes": None if file is None else file.size_bytes,
         "request_id": work.request_id,

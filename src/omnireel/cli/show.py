@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from omnireel.errors import OmniReelError
+from omnireel.errors import OmniReelError, SetupError
 
 
 def prepare_streams() -> None:
@@ -24,21 +25,52 @@ def prepare_streams() -> None:
             reconfigure(errors="backslashreplace")
 
 
+@contextmanager
+def _output() -> Iterator[None]:
+    """Around everything that goes to stdout.
+
+    Raises:
+        BrokenPipeError: nobody reads it any more.
+        SetupError: it cannot be written for another reason, such as a full disk.
+    """
+    try:
+        yield
+    except OSError as error:
+        # The interpreter flushes stdout once more on its way out; let that go nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise SetupError(f"the output cannot be written ({error.strerror})") from None
+
+
+def flush() -> None:
+    """Makes sure that stdout has reached its reader; only then is it known whether there is one."""
+    with _output():
+        sys.stdout.flush()
+
+
 def line(text: str) -> None:
     """One line of data."""
-    print(text)
+    with _output():
+        print(text)
 
 
 def path(file: Path) -> None:
     """One file name, byte for byte as the file system has it."""
-    sys.stdout.flush()
-    sys.stdout.buffer.write(os.fsencode(file) + b"\n")
+    with _output():
+        sys.stdout.flush()
+        sys.stdout.buffer.write(os.fsencode(file) + b"\n")
 
 
 def data(value: Any) -> None:
     """One JSON value on one line."""
     is_wide = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    print(json.dumps(value, ensure_ascii=not is_wide, allow_nan=False, default=str))
+    line(json.dumps(value, ensure_ascii=not is_wide, allow_nan=False, default=str))
+
+
+def name_of(file: Path) -> str:
+    """A file name as text for JSON: what its bytes say in UTF-8, also where the locale could not read them."""
+    return os.fsencode(file).decode("utf-8", "surrogateescape")
 
 
 def table(rows: Iterable[Sequence[str]]) -> None:
@@ -49,7 +81,7 @@ def table(rows: Iterable[Sequence[str]]) -> None:
     widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]) - 1)]
     for row in cells:
         padded = [text.ljust(width) for text, width in zip(row, widths, strict=False)]
-        print("  ".join([*padded, row[-1]]).rstrip())
+        line("  ".join([*padded, row[-1]]).rstrip())
 
 
 def error(problem: OmniReelError, *, as_json: bool) -> None:
