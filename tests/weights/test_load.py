@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -23,6 +26,25 @@ class Small(nn.Module):
         self.register_buffer("filter", torch.arange(3.0), persistent=False)
 
 
+class Tied(nn.Module):
+    """As language models share their embedding with their head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(4, 3)
+        self.head = nn.Linear(3, 4, bias=False)
+        self.head.weight = self.embed.weight
+
+
+class BornTied(nn.Module):
+    """One parameter put in two places before either knows of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        shared = nn.Parameter(torch.ones(2))
+        self.first, self.second = shared, shared
+
+
 def weights() -> dict[str, torch.Tensor]:
     return {"linear.weight": torch.randn(2, 3), "linear.bias": torch.randn(2), "steps": torch.tensor([7, 8])}
 
@@ -35,7 +57,7 @@ def folder_of(tmp_path: Path, tensors: dict[str, torch.Tensor]) -> Path:
     return folder
 
 
-def loaded(tmp_path: Path, tensors: dict[str, torch.Tensor], **options) -> nn.Module:
+def loaded(tmp_path: Path, tensors: dict[str, torch.Tensor], **options) -> Small:
     module = build_empty(Small)
     load_component(module, read_index(folder_of(tmp_path, tensors)), device=CPU, **options)
     return module
@@ -49,7 +71,7 @@ def test_every_tensor_arrives_and_takes_no_gradient(tmp_path):
 
 
 def test_a_buffer_that_no_file_holds_keeps_what_the_class_computed(tmp_path):
-    assert torch.equal(loaded(tmp_path, weights()).filter, torch.arange(3.0))
+    assert torch.equal(loaded(tmp_path, weights()).get_buffer("filter"), torch.arange(3.0))
 
 
 def test_weights_without_a_cast_are_the_memory_map(tmp_path):
@@ -76,7 +98,9 @@ def test_keys_are_renamed_and_known_ones_skipped(tmp_path):
 def test_a_missing_tensor_is_named(tmp_path):
     tensors = weights()
     del tensors["linear.bias"]
-    with pytest.raises(BadCheckpoint, match=r"part/model.safetensors: lacks 1 tensor, key linear.bias"):
+    with pytest.raises(
+        BadCheckpoint, match=r"part/model.safetensors: lacks 1 tensor, key linear.bias, expected shape \[2\]"
+    ):
         loaded(tmp_path, tensors)
 
 
@@ -97,7 +121,9 @@ def test_a_misshaped_tensor_names_both_shapes(tmp_path):
 
 
 def test_an_integer_weight_is_refused(tmp_path):
-    with pytest.raises(BadCheckpoint, match=r"another type, key linear.bias, expected a floating-point type, found I64"):
+    with pytest.raises(
+        BadCheckpoint, match=r"another type, key linear.bias, expected a floating-point type, found I64"
+    ):
         loaded(tmp_path, weights() | {"linear.bias": torch.ones(2, dtype=torch.int64)})
 
 
@@ -125,3 +151,116 @@ def test_a_meta_buffer_that_no_file_fills_is_refused(tmp_path):
 def test_an_empty_build_takes_no_memory_for_parameters():
     module = build_empty(lambda: nn.Linear(100, 100))
     assert module.weight.is_meta
+
+
+def test_a_missing_tensor_of_a_sharded_checkpoint_is_named(tmp_path):
+    folder = folder_of(tmp_path, {"linear.weight": torch.ones(2, 3)})
+    (folder / "model.safetensors").rename(folder / "m-1.safetensors")
+    save_file({"steps": torch.tensor([1, 2])}, folder / "m-2.safetensors")
+    listed = '{"weight_map": {"linear.weight": "m-1.safetensors", "steps": "m-2.safetensors"}}'
+    (folder / "m.safetensors.index.json").write_text(listed)
+    with pytest.raises(BadCheckpoint, match=r"part: lacks 1 tensor in its 2 files, key linear.bias"):
+        load_component(build_empty(Small), read_index(folder), device=CPU)
+
+
+def test_many_missing_tensors_are_counted_and_the_first_few_named(tmp_path):
+    module = build_empty(lambda: nn.Sequential(*(nn.Linear(1, 1) for _ in range(5))))
+    files = read_index(folder_of(tmp_path, {"0.weight": torch.ones(1, 1)}))
+    with pytest.raises(BadCheckpoint, match=r"lacks 9 tensors, key 0.bias, 1.weight, 1.bias, \.\.\."):
+        load_component(module, files, device=CPU)
+
+
+@pytest.mark.parametrize("stored", ["embed.weight", "head.weight"])
+def test_a_shared_weight_is_filled_by_any_of_its_names_and_stays_shared(tmp_path, stored):
+    value = torch.randn(4, 3)
+    module = build_empty(Tied)
+    load_component(module, read_index(folder_of(tmp_path, {stored: value})), device=CPU)
+    assert module.head.weight is module.embed.weight
+    assert torch.equal(module.head.weight, value)
+
+
+def test_two_values_for_a_shared_weight_are_refused(tmp_path):
+    both = {"embed.weight": torch.zeros(4, 3), "head.weight": torch.ones(4, 3)}
+    with pytest.raises(BadCheckpoint, match=r"gives a weight twice, key head.weight, found also embed.weight"):
+        load_component(build_empty(Tied), read_index(folder_of(tmp_path, both)), device=CPU)
+
+
+def test_a_parameter_put_in_two_places_at_once_stays_one():
+    module = build_empty(BornTied)
+    assert module.first is module.second
+    assert module.first.is_meta
+
+
+@pytest.mark.parametrize("norm", [nn.utils.weight_norm, nn.utils.parametrizations.weight_norm])
+def test_weight_norm_of_either_kind_is_loaded_and_computes(tmp_path, norm):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        whole = nn.Sequential(norm(nn.Linear(3, 2)))
+        empty = build_empty(lambda: nn.Sequential(norm(nn.Linear(3, 2))))
+    load_component(empty, read_index(folder_of(tmp_path, dict(whole.state_dict()))), device=CPU)
+    x = torch.randn(5, 3)
+    assert torch.equal(empty(x), whole(x))
+
+
+def test_an_empty_build_draws_nothing():
+    before = torch.get_rng_state()
+    build_empty(lambda: nn.Linear(3, 2))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_an_empty_build_leaves_the_modules_of_other_threads_alone():
+    def factory() -> nn.Sequential:
+        with ThreadPoolExecutor(1) as pool:
+            return nn.Sequential(pool.submit(nn.Linear, 3, 2).result(), nn.Linear(3, 2))
+
+    module = build_empty(factory)
+    assert [parameter.is_meta for parameter in module.parameters()] == [False, False, True, True]
+
+
+def test_a_factory_that_fails_leaves_no_trace():
+    def factory() -> nn.Module:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        build_empty(factory)
+    assert not nn.Linear(3, 2).weight.is_meta
+
+
+def anonymous_bytes() -> int:
+    """Memory of this process that no file stands behind."""
+    status = Path("/proc/self/status").read_text()
+    found = re.search(r"RssAnon:\s+(\d+) kB", status)
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def layers(tmp_path: Path) -> tuple[nn.Module, Path]:
+    """16 layers of 2 MiB each."""
+    tensors = {f"{k}.weight": torch.ones(1024, 1024, dtype=torch.bfloat16) for k in range(16)}
+    return build_empty(lambda: nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(16)))), folder_of(
+        tmp_path, tensors
+    )
+
+
+def test_weights_without_a_cast_take_no_memory_of_their_own(tmp_path):
+    module, folder = layers(tmp_path)
+    before = anonymous_bytes()
+    load_component(module, read_index(folder), device=CPU)
+    assert sum(float(parameter.sum()) for parameter in module.parameters()) > 0
+    assert anonymous_bytes() - before < 8 * 2**20
+
+
+def test_a_cast_takes_the_memory_of_its_result_alone(tmp_path):
+    module, folder = layers(tmp_path)
+    before = anonymous_bytes()
+    load_component(module, read_index(folder), device=CPU, dtype_of=lambda _, __: torch.float32)
+    # 64 MiB; with the file in memory beside them it would be 96.
+    assert anonymous_bytes() - before < 80 * 2**20
+
+
+def test_a_file_that_changes_after_its_header_was_read_is_named(tmp_path):
+    folder = folder_of(tmp_path, weights())
+    files = read_index(folder)
+    (folder / "model.safetensors").write_bytes(b"x" * 100)
+    with pytest.raises(BadCheckpoint, match=r"part/model\.safetensors: cannot be read"):
+        load_component(build_empty(Small), files, device=CPU)

@@ -6,12 +6,14 @@ checkpoint, so that they read the same on every machine.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from omnireel.errors import BadCheckpoint
 
@@ -61,16 +63,16 @@ def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a checkpoint.
 
     Raises:
-        BadCheckpoint: the file is missing, no JSON or no object.
+        BadCheckpoint: the file is missing, no JSON, no object, or gives a name twice.
     """
     shown = f"{path.parent.name}/{path.name}"
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=partial(_unique, shown))
     except FileNotFoundError:
         raise BadCheckpoint(shown, "the file is missing") from None
     except OSError as error:
         raise BadCheckpoint(shown, f"cannot be read ({error.strerror})") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadCheckpoint(shown, f"is not valid JSON ({error})") from None
     if not isinstance(data, dict):
         raise BadCheckpoint(shown, "must hold a JSON object", found=type(data).__name__)
@@ -92,11 +94,9 @@ def read_index(folder: Path, *, config_name: str = "config.json") -> ComponentFi
         for entry in read_header(shard):
             if entry.key in tensors:
                 raise BadCheckpoint(
-                    f"{folder.name}/{shard.name}",
-                    "holds a tensor twice",
-                    key=entry.key,
-                    found=tensors[entry.key].file.name,
-                )
+                    f"{folder.name}/{shard.name}", "holds a tensor that another file holds too", key=entry.key,
+                    found=f"also in {tensors[entry.key].file.name}",
+                )  # fmt: skip
             tensors[entry.key] = entry
     _check_listed(folder, tensors, listed)
     return ComponentFiles(folder=folder, config=config, shards=shards, tensors=tensors)
@@ -107,41 +107,65 @@ def read_header(file: Path) -> tuple[TensorEntry, ...]:
     shown = f"{file.parent.name}/{file.name}"
     try:
         with file.open("rb") as stream:
-            size = file.stat().st_size
-            length = int.from_bytes(stream.read(8), "little")
-            if size < 8 or length > min(MAX_HEADER_BYTES, size - 8):
-                raise BadCheckpoint(
-                    shown,
-                    "is no safetensors file or is cut short",
-                    expected=f"a header of {length} bytes",
-                    found=f"{size} bytes",
-                )
-            header = json.loads(stream.read(length))
+            size = stream.seek(0, io.SEEK_END)
+            stream.seek(0)
+            header, start = _header(shown, stream, size)
     except FileNotFoundError:
         raise BadCheckpoint(shown, "the file is missing") from None
     except OSError as error:
         raise BadCheckpoint(shown, f"cannot be read ({error.strerror})") from None
-    except ValueError:
+    header.pop("__metadata__", None)
+    # Tensors without a byte share their place with the next one and come before it.
+    entries = sorted(
+        (_entry(file, key, value, start) for key, value in header.items()), key=lambda e: (e.offset, e.size_bytes)
+    )
+    _check_places(shown, entries, start=start, end=size)
+    return tuple(entries)
+
+
+def _header(shown: str, stream: BinaryIO, size: int) -> tuple[dict[str, Any], int]:
+    """The header and the place where the data starts."""
+    length = int.from_bytes(stream.read(8), "little")
+    if size < 8 or length > min(MAX_HEADER_BYTES, size - 8):
+        raise BadCheckpoint(
+            shown, "is no safetensors file or is cut short",
+            expected=f"a header of {length} bytes", found=f"a file of {size} bytes",
+        )  # fmt: skip
+    try:
+        header = json.loads(stream.read(length), object_pairs_hook=partial(_unique, shown))
+    except (ValueError, RecursionError):
         raise BadCheckpoint(shown, "has a broken header") from None
     if not isinstance(header, dict):
-        raise BadCheckpoint(shown, "has a broken header")
-    header.pop("__metadata__", None)
-    entries = sorted((_entry(file, key, value, 8 + length) for key, value in header.items()), key=lambda e: e.offset)
-    _check_places(shown, entries, start=8 + length, end=size)
-    return tuple(entries)
+        raise BadCheckpoint(shown, "has a broken header", expected="a JSON object", found=type(header).__name__)
+    return header, 8 + length
+
+
+def _unique(shown: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object as a dict; where a name comes twice, Python itself would quietly keep the last."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise BadCheckpoint(shown, "gives a name twice", key=key)
+        found[key] = value
+    return found
 
 
 def _entry(file: Path, key: str, value: Any, base: int) -> TensorEntry:
     shown = f"{file.parent.name}/{file.name}"
     try:
-        dtype, shape = str(value["dtype"]), tuple(int(n) for n in value["shape"])
-        first, last = (int(n) for n in value["data_offsets"])
+        dtype, shape = value["dtype"], tuple(value["shape"])
+        first, last = value["data_offsets"]
     except (TypeError, KeyError, ValueError):
         raise BadCheckpoint(shown, "has a broken header", key=key) from None
+    if not isinstance(dtype, str) or not all(type(n) is int and n >= 0 for n in (*shape, first, last)):
+        raise BadCheckpoint(shown, "has a broken header", key=key, found=json.dumps(value)[:80])
     if dtype not in DTYPE_BYTES:
-        raise BadCheckpoint(shown, "has a tensor of an unknown type", key=key, found=dtype)
+        raise BadCheckpoint(
+            shown, "has a tensor of an unknown type", key=key,
+            expected=f"one of {', '.join(DTYPE_BYTES)}", found=dtype,
+        )  # fmt: skip
     needed = math.prod(shape) * DTYPE_BYTES[dtype]
-    if min((*shape, first), default=0) < 0 or last - first != needed:
+    if last - first != needed:
         raise BadCheckpoint(
             shown, "has a tensor whose place does not fit its shape", key=key,
             expected=f"{needed} bytes", found=f"{last - first} bytes",
@@ -150,15 +174,21 @@ def _entry(file: Path, key: str, value: Any, base: int) -> TensorEntry:
 
 
 def _check_places(shown: str, entries: list[TensorEntry], *, start: int, end: int) -> None:
+    """Tensors lie one behind the other, without holes, up to the end of the file: the format allows nothing else."""
     place = start
     for entry in entries:
-        if entry.offset < place:
-            raise BadCheckpoint(shown, "has tensors that overlap", key=entry.key)
+        if entry.offset != place:
+            problem = "has tensors that overlap" if entry.offset < place else "has bytes that belong to no tensor"
+            raise BadCheckpoint(
+                shown, problem, key=entry.key, expected=f"at byte {place}", found=f"at byte {entry.offset}"
+            )
         place = entry.offset + entry.size_bytes
         if place > end:
             raise BadCheckpoint(
                 shown, "is cut short", key=entry.key, expected=f"at least {place} bytes", found=f"{end} bytes"
             )
+    if place != end:
+        raise BadCheckpoint(shown, "goes on behind its last tensor", expected=f"{place} bytes", found=f"{end} bytes")
 
 
 def _shards(folder: Path) -> tuple[tuple[Path, ...], Mapping[str, str] | None]:

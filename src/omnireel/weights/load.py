@@ -6,13 +6,16 @@ on a CPU without a cast the map itself is the weight.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.utils.weak import WeakIdKeyDictionary
 
 from omnireel.errors import BadCheckpoint
 from omnireel.weights.index import ComponentFiles, TensorEntry
@@ -31,6 +34,8 @@ TORCH_DTYPES: Mapping[str, torch.dtype] = {
     "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
 
+_OTHER_LAYOUT = "these look like the weights of another model, or of the same model under other names"
+
 
 def same_key(key: str) -> str:
     """The rename of a checkpoint whose keys are the module's own names."""
@@ -45,12 +50,27 @@ def stored_type(_: str, stored: torch.dtype) -> torch.dtype:
 def build_empty(factory: Callable[[], M]) -> M:
     """A module of somebody else's class whose parameters hold no memory yet, while its buffers are real.
 
-    Buffers that a class computes when it is made (filters, frequencies) would be lost on the meta device.
+    Buffers that a class computes when it is made (filters, frequencies) would be lost on the meta device. Weights that the
+    class shares between two places stay one. The random state is left alone: nothing is drawn for a weight without memory.
     """
-    from accelerate import init_empty_weights
+    owner = threading.get_ident()
+    emptied = WeakIdKeyDictionary()
 
-    with torch.device("cpu"), init_empty_weights(include_buffers=False):
-        return factory()
+    def empty(_: nn.Module, __: str, parameter: nn.Parameter | None) -> nn.Parameter | None:
+        if parameter is None or parameter.is_meta or threading.get_ident() != owner:
+            return None
+        if parameter not in emptied:
+            emptied[parameter] = nn.Parameter(parameter.detach().to("meta"), requires_grad=False)
+        replaced: nn.Parameter = emptied[parameter]
+        return replaced
+
+    # torch takes what the hook gives back for the parameter, though its annotation says that nothing is.
+    hook = register_module_parameter_registration_hook(cast("Callable[..., None]", empty))
+    try:
+        with torch.device("cpu"):
+            return factory()
+    finally:
+        hook.remove()
 
 
 def load_component(
@@ -63,6 +83,8 @@ def load_component(
 ) -> None:
     """Fills a module whose parameters are on the meta device; afterwards none takes gradients and all are on `device`.
 
+    A weight that the module shares between several places is filled from any one of its names and stays shared.
+
     Args:
         module: built under `torch.device("meta")` or by `build_empty`.
         files: what the component's folder holds.
@@ -71,24 +93,34 @@ def load_component(
         dtype_of: see `DtypeOf`; integer tensors keep their type.
 
     Raises:
-        BadCheckpoint: a tensor is missing, not expected, given twice or of another shape.
+        BadCheckpoint: a tensor is missing, not expected, given twice, of another shape or another kind of type.
     """
-    wanted = _wanted(module)
-    plan = _plan(files, wanted, rename)
+    wanted = dict(module.state_dict(keep_vars=True))
+    places = _places(wanted)
+    plan = _plan(files, wanted, {name: names[0] for names in places for name in names}, rename)
+    names_of = {names[0]: names for names in places}
     with torch.no_grad():
         for shard, entries in _by_shard(plan):
-            _load_shard(module, shard, entries, device=device, dtype_of=dtype_of)
+            for name, tensor in _read(files.shown(shard), shard, entries, device=device, dtype_of=dtype_of):
+                _put(module, names_of[name], tensor)
         _place_rest(module, device)
     for name, value in (*module.named_parameters(), *module.named_buffers()):
         if value.is_meta:
             raise BadCheckpoint(files.folder.name, "leaves a buffer without a value", key=name)
 
 
-def _wanted(module: nn.Module) -> dict[str, torch.Tensor]:
-    return dict(module.state_dict(keep_vars=True))
+def _places(wanted: Mapping[str, torch.Tensor]) -> list[list[str]]:
+    """The names of each tensor: more than one where the module shares it."""
+    places: dict[int, list[str]] = {}
+    for name, tensor in wanted.items():
+        places.setdefault(id(tensor), []).append(name)
+    return list(places.values())
 
 
-def _plan(files: ComponentFiles, wanted: Mapping[str, torch.Tensor], rename: Rename) -> dict[str, TensorEntry]:
+def _plan(
+    files: ComponentFiles, wanted: Mapping[str, torch.Tensor], first_name: Mapping[str, str], rename: Rename
+) -> dict[str, TensorEntry]:
+    """The stored tensor of each first name, with all that headers can tell checked."""
     plan: dict[str, TensorEntry] = {}
     unexpected: list[TensorEntry] = []
     for key, entry in files.tensors.items():
@@ -98,13 +130,15 @@ def _plan(files: ComponentFiles, wanted: Mapping[str, torch.Tensor], rename: Ren
         if name not in wanted:
             unexpected.append(entry)
             continue
+        name = first_name[name]
         if name in plan:
             raise BadCheckpoint(
                 files.shown(entry.file), "gives a weight twice", key=key, found=f"also {plan[name].key}"
             )
         _check_entry(files, entry, wanted[name])
         plan[name] = entry
-    _check_complete(files, [name for name in wanted if name not in plan], unexpected)
+    missing = {name: wanted[name] for name in dict.fromkeys(first_name.values()) if name not in plan}
+    _check_complete(files, missing, unexpected)
     return plan
 
 
@@ -122,20 +156,22 @@ def _check_entry(files: ComponentFiles, entry: TensorEntry, wanted: torch.Tensor
         )
 
 
-def _check_complete(files: ComponentFiles, missing: list[str], unexpected: list[TensorEntry]) -> None:
-    where = files.shown(files.shards[0]) if len(files.shards) == 1 else files.folder.name
-    both = f"; {len(unexpected)} others are not expected" if unexpected else ""
+def _check_complete(files: ComponentFiles, missing: Mapping[str, torch.Tensor], unexpected: list[TensorEntry]) -> None:
+    one = len(files.shards) == 1
     if missing:
+        where = files.shown(files.shards[0]) if one else files.folder.name
+        both = f"; {len(unexpected)} others are not expected" if unexpected else ""
         raise BadCheckpoint(
-            where, f"lacks {_counted(len(missing))}{both}", key=_few(missing),
-            expected=f"{len(missing)} more", found=_few([entry.key for entry in unexpected]),
-            hint="these look like the weights of another model or layout" if unexpected else "",
+            where, f"lacks {_counted(len(missing))}{'' if one else f' in its {len(files.shards)} files'}{both}",
+            key=_few(list(missing)),
+            expected=f"shape {list(next(iter(missing.values())).shape)}" if len(missing) == 1 else "",
+            found=_few([entry.key for entry in unexpected]) or "nothing of that name",
+            hint=_OTHER_LAYOUT if unexpected else "",
         )  # fmt: skip
     if unexpected:
         raise BadCheckpoint(
             files.shown(unexpected[0].file), f"has {_counted(len(unexpected))} that the model does not know",
-            key=_few([entry.key for entry in unexpected]),
-            hint="these look like the weights of another model or layout",
+            key=_few([entry.key for entry in unexpected]), hint=_OTHER_LAYOUT,
         )  # fmt: skip
 
 
@@ -156,23 +192,30 @@ def _by_shard(plan: Mapping[str, TensorEntry]) -> Iterator[tuple[Path, list[tupl
         yield shard, sorted(entries, key=lambda pair: pair[1].offset)
 
 
-def _load_shard(
-    module: nn.Module, shard: Path, entries: list[tuple[str, TensorEntry]], *, device: torch.device, dtype_of: DtypeOf
-) -> None:
-    with safe_open(shard, framework="pt", device="cpu") as handle:
-        for name, entry in entries:
-            tensor = handle.get_tensor(entry.key)
-            dtype = dtype_of(name, tensor.dtype) if tensor.is_floating_point() else tensor.dtype
-            _put(module, name, tensor.to(device=device, dtype=dtype))
+def _read(
+    shown: str, shard: Path, entries: list[tuple[str, TensorEntry]], *, device: torch.device, dtype_of: DtypeOf
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Name and tensor, one at a time: what the caller has put away is all that stays in memory."""
+    try:
+        with safe_open(shard, framework="pt", device="cpu") as handle:
+            for name, entry in entries:
+                tensor = handle.get_tensor(entry.key)
+                dtype = dtype_of(name, tensor.dtype) if tensor.is_floating_point() else tensor.dtype
+                yield name, tensor.to(device=device, dtype=dtype)
+    except (OSError, SafetensorError) as error:
+        # The headers were sound a moment ago: the disk fails, or somebody is writing the file.
+        raise BadCheckpoint(shown, f"cannot be read ({error})") from None
 
 
-def _put(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
-    owner_path, _, leaf = name.rpartition(".")
-    owner = module.get_submodule(owner_path)
-    if leaf in owner._parameters:
-        owner._parameters[leaf] = nn.Parameter(tensor, requires_grad=False)
-    else:
-        owner._buffers[leaf] = tensor
+def _put(module: nn.Module, names: list[str], tensor: torch.Tensor) -> None:
+    parameter = nn.Parameter(tensor, requires_grad=False)
+    for name in names:
+        owner_path, _, leaf = name.rpartition(".")
+        owner = module.get_submodule(owner_path)
+        if leaf in owner._parameters:
+            owner._parameters[leaf] = parameter
+        else:
+            owner._buffers[leaf] = tensor
 
 
 def _place_rest(module: nn.Module, device: torch.device) -> None:
