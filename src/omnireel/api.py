@@ -4,94 +4,189 @@ from __future__ import annotations
 
 import asyncio
 import queue
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias, overload
 
 from omnireel.config import resolve
 from omnireel.engine.orchestrator import Engine
 from omnireel.engine.result import GenerationResult
-from omnireel.engine.ticket import Ticket
-from omnireel.errors import InvalidRequest, OmniReelError
+from omnireel.errors import InvalidRequest, OmniReelError, QueueFull
 from omnireel.models import checks
 from omnireel.observe.env import environment
 from omnireel.request import DiffusionSamplingParams, GenerationRequest, OutputSpec, StepEvent, new_request_id
 
 Prompt: TypeAlias = str | GenerationRequest
+Output: TypeAlias = str | Path | OutputSpec
 Event: TypeAlias = StepEvent | GenerationResult
 
 MAX_OUTPUTS = 10
+MAX_AT_ONCE = 2
+"""Requests of one call that the engine has at a time: one runs while the file of the other is written."""
 
 
 def requests_of(
     prompts: Prompt | Sequence[Prompt],
     sampling_params: DiffusionSamplingParams | None = None,
     *,
-    output: OutputSpec | None = None,
+    output: Output | None = None,
     timeout_seconds: float | None = None,
 ) -> list[GenerationRequest]:
     """What a caller passed as plain requests, one for each clip.
 
     A text takes the other arguments; a GenerationRequest has its own. `num_outputs_per_prompt` = n becomes n requests with
-    seeds seed, seed + 1, ... and, from the second on, output names with -2, -3, ... before the suffix.
+    seeds seed, seed + 1, ... A file that several clips would be written to gets -2, -3, ... before the suffix from the
+    second clip on; an id that comes again is replaced by a new one.
 
     Raises:
-        InvalidRequest: num_outputs_per_prompt is out of range.
+        InvalidRequest: something is of another type, num_outputs_per_prompt is out of range, or there are arguments for
+            texts and no text.
     """
+    given = [prompts] if isinstance(prompts, str | GenerationRequest) else prompts
+    if not isinstance(given, Sequence):
+        raise InvalidRequest("prompts", prompts, "it must be a text, a GenerationRequest, or a list of them")
+    if sampling_params is not None and not isinstance(sampling_params, DiffusionSamplingParams):
+        raise InvalidRequest("sampling_params", sampling_params, "it must be DiffusionSamplingParams(...)")
+    if not any(isinstance(prompt, str) for prompt in given):
+        _refuse_unused(sampling_params=sampling_params, output=output, timeout_seconds=timeout_seconds)
+    for_texts = GenerationRequest(
+        prompt="",
+        sampling=sampling_params or DiffusionSamplingParams(),
+        output=OutputSpec(path=Path(output)) if isinstance(output, str | Path) else output or OutputSpec(),
+        timeout_seconds=timeout_seconds,
+    )
+    asked = (_one(prompt, for_texts) for prompt in given)
+    return _told_apart(request for one in asked for request in _expanded(one))
+
+
+def _one(prompt: object, for_texts: GenerationRequest) -> GenerationRequest:
+    if isinstance(prompt, GenerationRequest):
+        return prompt
+    if not isinstance(prompt, str):
+        raise InvalidRequest("prompt", prompt, "it must be a text or a GenerationRequest")
+    return replace(for_texts, prompt=prompt, request_id=new_request_id())
+
+
+def _refuse_unused(**values: object) -> None:
+    for name, value in values.items():
+        if value is not None:
+            raise InvalidRequest(name, value, "it is for texts; a GenerationRequest has its own")
+
+
+def _expanded(request: GenerationRequest) -> Iterator[GenerationRequest]:
+    asked = request.sampling.num_outputs_per_prompt
+    count = 1 if asked is None else checks.whole("num_outputs_per_prompt", asked, 1, MAX_OUTPUTS)
+    single = replace(request, sampling=replace(request.sampling, num_outputs_per_prompt=None))
+    if count == 1:
+        yield single
+        return
+    seed = checks.seed_or_random(request.sampling.seed)
+    for index in range(count):
+        yield replace(single, sampling=replace(single.sampling, seed=seed + index))
+
+
+def _told_apart(requests: Iterator[GenerationRequest]) -> list[GenerationRequest]:
+    """No two with one id or one file."""
     found: list[GenerationRequest] = []
-    for prompt in [prompts] if isinstance(prompts, str | GenerationRequest) else prompts:
-        if isinstance(prompt, GenerationRequest):
-            found += _expanded(prompt)
-            continue
-        request = GenerationRequest(
-            prompt=prompt,
-            sampling=sampling_params or DiffusionSamplingParams(),
-            output=output or OutputSpec(),
-            timeout_seconds=timeout_seconds,
-        )
-        found += _expanded(request)
+    paths: set[Path] = set()
+    ids: set[str] = set()
+    for request in requests:
+        path = request.output.path
+        if path is not None:
+            path = next(name for name in _numbered(path) if name not in paths)
+            paths.add(path)
+        request_id = new_request_id() if request.request_id in ids else request.request_id
+        ids.add(request_id)
+        found.append(replace(request, request_id=request_id, output=replace(request.output, path=path)))
     return found
 
 
-def _expanded(request: GenerationRequest) -> list[GenerationRequest]:
-    asked = request.sampling.num_outputs_per_prompt
-    count = 1 if asked is None else checks.whole("num_outputs_per_prompt", asked, 1, MAX_OUTPUTS)
-    if count == 1:
-        return [replace(request, sampling=replace(request.sampling, num_outputs_per_prompt=None))]
-    seed = checks.seed_or_random(request.sampling.seed)
-    return [
-        replace(
-            request,
-            request_id=request.request_id if index == 0 else new_request_id(),
-            sampling=replace(request.sampling, num_outputs_per_prompt=None, seed=seed + index),
-            output=replace(request.output, path=_numbered(request.output.path, index)),
-        )
-        for index in range(count)
-    ]
+def _numbered(path: Path) -> Iterator[Path]:
+    yield path
+    number = 1
+    while True:
+        number += 1
+        yield path.with_name(f"{path.stem}-{number}{path.suffix}")
 
 
-def _numbered(path: Path | None, index: int) -> Path | None:
-    if path is None or index == 0:
-        return path
-    return path.with_name(f"{path.stem}-{index + 1}{path.suffix}")
+class _Call:
+    """The requests of one call on their way through the engine, MAX_AT_ONCE of them at a time. For one thread.
+
+    Args:
+        put: is given (index, event) for every event, on threads of the engine; who drives the call gives each to `took`.
+    """
+
+    def __init__(
+        self, engine: Engine, requests: list[GenerationRequest], put: Callable[[int, Event | OmniReelError], None]
+    ) -> None:
+        self.failures: dict[int, OmniReelError] = {}
+        self._engine = engine
+        self._requests = requests
+        self._put = put
+        self._next = 0
+        self._under_way: set[int] = set()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every request has ended."""
+        return self._next == len(self._requests) and not self._under_way
+
+    def start(self) -> None:
+        """Submits what may be under way; a request that is refused has ended with that."""
+        while len(self._under_way) < MAX_AT_ONCE and self._next < len(self._requests):
+            index = self._next
+            try:
+                self._engine.submit(self._requests[index], partial(self._put, index))
+            except OmniReelError as error:
+                if isinstance(error, QueueFull) and self._under_way:
+                    # Others fill the line; when one of ours has ended there is another chance.
+                    return
+                self.failures[index] = error
+            else:
+                self._under_way.add(index)
+            self._next += 1
+
+    def took(self, index: int, event: Event | OmniReelError) -> None:
+        """Learns that a request has ended, and submits the next one."""
+        if isinstance(event, StepEvent):
+            return
+        if isinstance(event, OmniReelError):
+            self.failures[index] = event
+        self._under_way.discard(index)
+        self.start()
+
+    def cancel(self) -> None:
+        """Gives up whatever has not ended. An interrupt may have come before a submitted request was noted down."""
+        for index in (*self._under_way, self._next):
+            if index < len(self._requests):
+                self._engine.cancel(self._requests[index].request_id)
+
+    def raise_first(self) -> None:
+        """Raises the failure of the first request in order that has one."""
+        if self.failures:
+            raise self.failures[min(self.failures)]
+
+
+def _engine(model: str | None, flags: dict[str, Any]) -> Engine:
+    return Engine(resolve(flags if model is None else {"model": model, **flags}, environment()))
 
 
 class Omni:
-    """A model in this process.
+    """A model in this process, loaded when the constructor returns. Safe to use from several threads.
 
     Args:
-        model: a built-in model or the directory of a checkpoint.
+        model: a built-in model or the directory of a checkpoint; None for that of the environment, else "mini-h3".
         flags: any setting that `omnireel config show` lists, by its name.
 
     Raises:
-        ClientError, SetupError: the model cannot be served here, or a setting is not allowed.
+        ClientError, SetupError, OutOfMemory: the model cannot be served here, or a setting is not allowed.
     """
 
-    def __init__(self, model: str = "mini-h3", **flags: Any) -> None:
-        self._engine = Engine(resolve({"model": model, **flags}, environment()))
+    def __init__(self, model: str | None = None, **flags: Any) -> None:
+        self._engine = _engine(model, flags)
         self._engine.start()
 
     def __enter__(self) -> Omni:
@@ -102,97 +197,94 @@ class Omni:
     ) -> None:
         self.close()
 
+    @overload
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: DiffusionSamplingParams | None = None,
         *,
-        output: OutputSpec | None = None,
+        output: Output | None = None,
+        timeout_seconds: float | None = None,
+        on_event: Callable[[StepEvent], None] | None = None,
+        return_errors: Literal[False] = False,
+    ) -> list[GenerationResult]: ...
+
+    @overload
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: DiffusionSamplingParams | None = None,
+        *,
+        output: Output | None = None,
+        timeout_seconds: float | None = None,
+        on_event: Callable[[StepEvent], None] | None = None,
+        return_errors: bool,
+    ) -> list[GenerationResult | OmniReelError]: ...
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: DiffusionSamplingParams | None = None,
+        *,
+        output: Output | None = None,
         timeout_seconds: float | None = None,
         on_event: Callable[[StepEvent], None] | None = None,
         return_errors: bool = False,
-    ) -> list[Any]:
+    ) -> list[GenerationResult] | list[GenerationResult | OmniReelError]:
         """Makes every clip and gives the results in order. All requests run, whatever happens to one of them.
 
         Args:
             prompts: a text, a request, or several of either.
             sampling_params: how to sample, for texts.
-            output: where clips go, for texts.
-            timeout_seconds: for each clip, waiting included, for texts.
-            on_event: is given each step as it ends.
-            return_errors: put an error in the place of a result that failed; otherwise the first one is raised, when all
-                have ended.
+            output: the file to write or more about it, for texts; see `requests_of` for several clips.
+            timeout_seconds: for each clip from when it is handed to the engine, waiting included, for texts.
+            on_event: is given each step as it ends, on this thread; what it raises cancels everything.
+            return_errors: put the error in the place of a result that failed. Otherwise the first one is raised when all
+                have ended, and results of the others are to be had as files only.
 
         Raises:
             OmniReelError: the first failure, unless `return_errors`.
-            KeyboardInterrupt: after every request was cancelled.
+            KeyboardInterrupt: after everything was cancelled, which acts when the step under way ends.
         """
         requests = requests_of(prompts, sampling_params, output=output, timeout_seconds=timeout_seconds)
-        ended = self._run_all(requests, on_event)
+        events: queue.SimpleQueue[tuple[int, Event | OmniReelError]] = queue.SimpleQueue()
+        call = _Call(self._engine, requests, lambda index, event: events.put((index, event)))
+        results: dict[int, GenerationResult | OmniReelError] = {}
+        try:
+            call.start()
+            while not call.is_done:
+                index, event = events.get()
+                call.took(index, event)
+                if isinstance(event, GenerationResult):
+                    results[index] = event
+                elif on_event is not None and isinstance(event, StepEvent):
+                    on_event(event)
+        finally:
+            call.cancel()
         if not return_errors:
-            for end in ended:
-                if isinstance(end, OmniReelError):
-                    raise end
-        return ended
+            call.raise_first()
+        results |= call.failures
+        return [results[index] for index in range(len(requests))]
 
     def close(self) -> None:
         """Cancels what is under way and gives the model's memory back; later calls do nothing."""
         self._engine.close()
 
-    def _run_all(
-        self, requests: list[GenerationRequest], on_event: Callable[[StepEvent], None] | None
-    ) -> list[GenerationResult | OmniReelError]:
-        waiting = iter(enumerate(requests))
-        ended: dict[int, GenerationResult | OmniReelError] = {}
-        running: dict[int, Ticket] = {}
-        events: queue.SimpleQueue[tuple[int, Event | OmniReelError]] = queue.SimpleQueue()
-        try:
-            while len(ended) < len(requests):
-                # Two at a time keep the engine busy while a file is written.
-                while len(running) < 2 and (item := next(waiting, None)) is not None:
-                    index, request = item
-                    try:
-                        running[index] = self._engine.submit(request, partial(_tagged, events, index))
-                    except OmniReelError as error:
-                        ended[index] = error
-                if not running:
-                    continue
-                index, event = events.get()
-                if not isinstance(event, StepEvent):
-                    ended[index] = event
-                    del running[index]
-                elif on_event is not None:
-                    on_event(event)
-        except BaseException:
-            for ticket in running.values():
-                ticket.cancel()
-            raise
-        return [ended[index] for index in range(len(requests))]
-
-
-def _tagged(
-    events: queue.SimpleQueue[tuple[int, Event | OmniReelError]], index: int, event: Event | OmniReelError
-) -> None:
-    events.put((index, event))
-
 
 class AsyncOmni:
-    """The same model for programs with an event loop; many `generate` calls may be under way at once.
+    """The same model for programs with an event loop; many `generate` calls may be under way, in order of arrival.
 
-    The constructor loads the model and blocks meanwhile; use `await AsyncOmni.create(...)` inside a running loop.
+    The constructor checks what it is given and returns at once; the model is loaded, beside the loop, by `async with`,
+    `start` or the first `generate`. One object may be used from one event loop after another.
+
+    Args and errors: see `Omni`.
     """
 
-    def __init__(self, model: str = "mini-h3", **flags: Any) -> None:
-        self._engine = Engine(resolve({"model": model, **flags}, environment()))
-        self._engine.start()
-        self._tickets: dict[str, Ticket] = {}
-
-    @classmethod
-    async def create(cls, model: str = "mini-h3", **flags: Any) -> AsyncOmni:
-        """Loads the model on another thread."""
-        return await asyncio.to_thread(cls, model, **flags)
+    def __init__(self, model: str | None = None, **flags: Any) -> None:
+        self._engine = _engine(model, flags)
 
     async def __aenter__(self) -> AsyncOmni:
+        await self.start()
         return self
 
     async def __aexit__(
@@ -200,47 +292,46 @@ class AsyncOmni:
     ) -> None:
         await self.close()
 
+    async def start(self) -> None:
+        """Loads the model on another thread; later calls wait for the first and do nothing."""
+        if not self._engine.is_started:
+            await asyncio.to_thread(self._engine.start)
+
     async def generate(
         self,
         prompt: Prompt,
         sampling_params: DiffusionSamplingParams | None = None,
         *,
-        output: OutputSpec | None = None,
+        output: Output | None = None,
         timeout_seconds: float | None = None,
     ) -> AsyncIterator[Event]:
-        """Yields a StepEvent after each step and the GenerationResult at the end.
+        """Yields a StepEvent after each step and a GenerationResult for each clip, which is one unless the request says so.
 
-        Leaving the loop early, or cancelling the task, gives the request up.
+        Leaving the loop early (with `aclose`, or by cancelling the task) gives the request up. For the arguments see
+        `Omni.generate`.
 
         Raises:
-            OmniReelError: what ended the request.
+            OmniReelError: what ended the request; of several clips the first failure, when all have ended.
         """
         requests = requests_of(prompt, sampling_params, output=output, timeout_seconds=timeout_seconds)
-        if len(requests) != 1:
-            raise InvalidRequest(
-                "num_outputs_per_prompt", len(requests), "it must be 1 here; call generate once a clip"
-            )
+        await self.start()
         loop = asyncio.get_running_loop()
-        events: asyncio.Queue[Event | OmniReelError] = asyncio.Queue()
-        ticket = self._engine.submit(requests[0], lambda event: _hand_over(loop, events, event))
-        self._tickets[ticket.request_id] = ticket
+        events: asyncio.Queue[tuple[int, Event | OmniReelError]] = asyncio.Queue()
+        call = _Call(self._engine, requests, partial(_hand_over, loop, events))
         try:
-            while True:
-                event = await events.get()
-                if isinstance(event, OmniReelError):
-                    raise event
-                yield event
-                if isinstance(event, GenerationResult):
-                    return
+            call.start()
+            while not call.is_done:
+                index, event = await events.get()
+                call.took(index, event)
+                if not isinstance(event, OmniReelError):
+                    yield event
         finally:
-            ticket.cancel()
-            self._tickets.pop(ticket.request_id, None)
+            call.cancel()
+        call.raise_first()
 
     def abort(self, request_id: str) -> None:
-        """Gives a request up; unknown and finished ones are ignored."""
-        ticket = self._tickets.get(request_id)
-        if ticket is not None:
-            ticket.cancel()
+        """Gives a request up; unknown and finished ones are ignored. Safe to call from any thread."""
+        self._engine.cancel(request_id)
 
     async def close(self) -> None:
         """Cancels what is under way and gives the model's memory back; later calls do nothing."""
@@ -248,10 +339,13 @@ class AsyncOmni:
 
 
 def _hand_over(
-    loop: asyncio.AbstractEventLoop, events: asyncio.Queue[Event | OmniReelError], event: Event | OmniReelError
+    loop: asyncio.AbstractEventLoop,
+    events: asyncio.Queue[tuple[int, Event | OmniReelError]],
+    index: int,
+    event: Event | OmniReelError,
 ) -> None:
     try:
-        loop.call_soon_threadsafe(events.put_nowait, event)
+        loop.call_soon_threadsafe(events.put_nowait, (index, event))
     except RuntimeError:
         # The loop was closed before the request ended: nobody is left to hear of it.
         return

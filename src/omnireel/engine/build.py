@@ -35,10 +35,14 @@ def build_context(config: ResolvedConfig) -> tuple[BuildContext, int]:
     return context, index
 
 
-def engine_facts(config: ResolvedConfig, context: BuildContext) -> Mapping[str, Any]:
-    """What of the engine a recipe remembers, by the names of its settings: whatever can move a result by a rounding."""
+def engine_facts(config: ResolvedConfig, context: BuildContext, index: int) -> Mapping[str, Any]:
+    """What of the engine a recipe remembers, by the names of its settings: whatever can move a result by a rounding.
+
+    Called on the thread that computes: torch counts its threads for each one.
+    """
     return {
         "device": context.platform.name,
+        "device_name": context.platform.devices()[index].name,
         "dtype": context.dtype,
         "diffusion_attention_backend": config.values["diffusion_attention_backend"],
         "num_threads": torch.get_num_threads(),

@@ -5,27 +5,33 @@ Failure of one request never reaches another: every way a request can end is one
 
 from __future__ import annotations
 
+import atexit
 import logging
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from omnireel.engine.build import build_context, engine_facts
 from omnireel.engine.executors.inline import InlineExecutor
+from omnireel.engine.front import Front
 from omnireel.engine.recipe import build_recipe
 from omnireel.engine.result import GenerationResult
+from omnireel.engine.runner import bug
 from omnireel.engine.scheduler import Scheduler
 from omnireel.engine.ticket import Ticket
-from omnireel.errors import EngineError, OmniReelError
+from omnireel.errors import Cancelled, EngineError, InvalidRequest, OmniReelError
 from omnireel.media.encode import check_writable, write_clip
+from omnireel.models import checks
 from omnireel.models.discover import admit
 from omnireel.observe.log import request_scope
+from omnireel.request import StepEvent
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from omnireel.config import ResolvedConfig
     from omnireel.engine.executors import Executor
     from omnireel.engine.runner import RunReport
@@ -34,6 +40,13 @@ if TYPE_CHECKING:
     from omnireel.request import GenerationRequest, Workload
 
 logger = logging.getLogger(__name__)
+
+CLOSE_SECONDS = 60.0
+"""How long `close` waits for the step under way; a step of the largest models takes some fifteen seconds."""
+
+MAX_TIMEOUT_SECONDS = 1e9
+_CLOSED = "the engine is closed"
+_DIED = "the engine stopped on a bug; the log has the details"
 
 
 class Engine:
@@ -47,14 +60,17 @@ class Engine:
 
     def __init__(self, config: ResolvedConfig) -> None:
         self._config = config
-        self._context, index = build_context(config)
-        self._executor: Executor = InlineExecutor(self._context, device_index=index)
+        self._context, self._index = build_context(config)
+        self._executor: Executor = InlineExecutor(self._context, device_index=self._index)
         self._scheduler = Scheduler(max_queue=config.run.max_queue)
-        self._front = ThreadPoolExecutor(max_workers=1, thread_name_prefix="omnireel-front")
+        self._front = Front()
+        # A daemon, as a program that forgot to close its engine should still be able to end.
         self._thread = threading.Thread(target=self._loop, name="omnireel-engine", daemon=True)
-        self._running: Ticket | None = None
-        self._lock = threading.Lock()
-        self._is_closed = False
+        self._facts: Mapping[str, Any] = {}
+        self._live: dict[str, Ticket] = {}
+        self._live_lock = threading.Lock()
+        self._start_lock = threading.Lock()
+        self._is_started = self._is_closed = False
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -66,16 +82,30 @@ class Engine:
         """See `Pipeline.weights_digest`; known once started."""
         return self._executor.weights_digest
 
+    @property
+    def is_started(self) -> bool:
+        """Whether the model is loaded and requests run."""
+        return self._is_started
+
     def start(self) -> None:
-        """Loads the model and begins to run requests.
+        """Loads the model and begins to run requests; later calls wait for the first and do nothing.
 
         Raises:
             SetupError, OutOfMemory: the model cannot be loaded here.
+            EngineError: the engine is closed.
         """
-        if self._config.run.num_threads is not None:
-            torch.set_num_threads(self._config.run.num_threads)
-        self._executor.start()
-        self._thread.start()
+        with self._start_lock:
+            self._check_open()
+            if self._is_started:
+                return
+            self._executor.start()
+            # Loading takes long enough for somebody to have closed the engine meanwhile.
+            self._check_open()
+            # An interpreter that ends under a running step can take the process down with it.
+            atexit.register(self.close)
+            self._front.start()
+            self._thread.start()
+            self._is_started = True
 
     def admit(self, request: GenerationRequest) -> Workload:
         """The request after the model's rules and a look at its output path; needs no weights.
@@ -83,104 +113,159 @@ class Engine:
         Raises:
             InvalidRequest: naming the field, the value and what is allowed.
         """
-        if request.output.path is not None:
-            check_writable(request.output.path)
+        output = request.output
+        checks.whole("preview_every", output.preview_every, 0, 1_000_000)
+        if request.timeout_seconds is not None:
+            checks.number("timeout_seconds", request.timeout_seconds, 0.001, MAX_TIMEOUT_SECONDS)
+        if output.path is not None:
+            if request.sampling.output_type == "latent":
+                raise InvalidRequest("output_type", "latent", "only frames can be written to a file")
+            check_writable(output.path)
         return admit(request, self.checkpoint)
 
     def submit(self, request: GenerationRequest, on_event: OnEvent) -> Ticket:
         """Puts a request in line. Every event goes to `on_event`, ending with one result or error; see `Ticket`.
 
         Raises:
-            ClientError: the request is not allowed, or the line is full.
-            EngineError: the engine is closed.
+            ClientError: the request is not allowed, its id is that of one under way, or the line is full.
+            EngineError: the engine is closed or has died.
         """
         workload = self.admit(request)
         timeout = self._config.run.timeout_seconds if request.timeout_seconds is None else request.timeout_seconds
-        deadline = None if timeout is None else time.monotonic() + timeout
-        ticket = Ticket(workload, on_event, deadline=deadline)
-        self._scheduler.submit(ticket)
+        ticket = Ticket(workload, partial(self._deliver, request.request_id, on_event), timeout_seconds=timeout)
+        with self._live_lock:
+            if ticket.request_id in self._live:
+                raise InvalidRequest("request_id", ticket.request_id, "a request with this id is under way")
+            self._live[ticket.request_id] = ticket
+        try:
+            self._scheduler.submit(ticket)
+        except OmniReelError:
+            self._forget(ticket.request_id)
+            raise
         return ticket
 
-    def close(self) -> None:
-        """Cancels what waits and what runs (which ends with its step), finishes files, and gives the model back."""
-        with self._lock:
-            if self._is_closed:
-                return
-            self._is_closed = True
-        self._scheduler.close()
-        if self._running is not None:
-            self._running.cancel()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join()
-        self._front.shutdown()
-        self._executor.close()
+    def cancel(self, request_id: str) -> None:
+        """Gives a request up, see `Ticket.cancel`; unknown and finished ones are ignored."""
+        with self._live_lock:
+            ticket = self._live.get(request_id)
+        if ticket is not None:
+            ticket.cancel()
+
+    def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
+        """Cancels what waits, runs or is being written, and gives the model's memory back; later calls do nothing.
+
+        A step cannot be interrupted: it is waited for, but no longer than this. Its request is then ended all the same,
+        and the engine's thread ends by itself when the step does. Not for listeners, on whose return the engine waits.
+        """
+        if threading.current_thread() is self._thread or self._front.is_current_thread:
+            raise EngineError("a listener cannot close the engine", hint="close it from the thread that made it")
+        with self._live_lock:
+            was_closed, self._is_closed = self._is_closed, True
+        if was_closed:
+            return
+        for ticket in self._scheduler.close(_CLOSED):
+            ticket.finish(Cancelled(ticket.request_id, _CLOSED))
+        for ticket in self._under_way():
+            ticket.cancel()
+        if not self._wait(time.monotonic() + timeout_seconds):
+            logger.warning("the engine was closed while it was at work, which goes on after %g s", timeout_seconds)
+        for ticket in self._under_way():
+            ticket.finish(Cancelled(ticket.request_id, _CLOSED))
+        atexit.unregister(self.close)
+
+    def _wait(self, until: float) -> bool:
+        """Waits for the end of a start under way and of both threads; False when that takes longer."""
+        if not self._start_lock.acquire(timeout=_left(until)):
+            return False
+        self._start_lock.release()
+        if not self._is_started:
+            return True
+        self._thread.join(_left(until))
+        return not self._thread.is_alive() and self._front.join(_left(until))
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            self._executor.close()
+            raise EngineError(_CLOSED, hint="start another one")
+
+    def _under_way(self) -> list[Ticket]:
+        with self._live_lock:
+            return list(self._live.values())
+
+    def _forget(self, request_id: str) -> None:
+        with self._live_lock:
+            self._live.pop(request_id, None)
+
+    def _deliver(self, request_id: str, on_event: OnEvent, event: StepEvent | GenerationResult | OmniReelError) -> None:
+        if not isinstance(event, StepEvent):
+            self._forget(request_id)
+        on_event(event)
 
     def _loop(self) -> None:
+        ticket: Ticket | None = None
         try:
+            # Here, for torch counts its threads for each one that calls it.
+            if self._config.run.num_threads is not None:
+                torch.set_num_threads(self._config.run.num_threads)
+            self._facts = engine_facts(self._config, self._context, self._index)
             while (ticket := self._scheduler.next()) is not None:
-                self._running = ticket
-                if self._is_closed:
-                    ticket.cancel()
                 self._run(ticket)
-                self._running = None
+                # Else the request and its listener stay in memory until the next one comes.
+                ticket = None
         except BaseException:
             logger.exception("the engine's thread died")
-            error = EngineError("the engine stopped on a bug", hint="start it again; the log has the details")
-            if self._running is not None:
-                self._running.finish(error)
-            self._scheduler.close(reason=error)
-            raise
+            for left in (*([ticket] if ticket else []), *self._scheduler.close(_DIED)):
+                left.finish(EngineError(f"request {left.request_id} failed: {_DIED}", hint="start another engine"))
+        finally:
+            self._executor.close()
+            self._front.stop()
 
     def _run(self, ticket: Ticket) -> None:
         waited = time.monotonic() - ticket.queued_at
-        start = time.perf_counter()
         try:
             report = self._executor.execute(ticket, self._scheduler.expire)
         except OmniReelError as error:
-            _log_failure(ticket, error)
-            ticket.finish(error)
+            _fail(ticket, error)
             return
-        self._scheduler.measured(ticket.workload.cost, time.perf_counter() - start)
-        self._front.submit(self._finish, ticket, report, waited)
+        self._scheduler.measured(ticket.workload.cost, sum(report.durations.values()))
+        self._front.put(partial(self._finish, ticket, report, waited))
 
     def _finish(self, ticket: Ticket, report: RunReport, waited: float) -> None:
         with request_scope(ticket.request_id, "mux"):
             try:
                 result = self._result(ticket, report, waited)
             except OmniReelError as error:
-                _log_failure(ticket, error)
-                ticket.finish(error)
-            except Exception:
+                _fail(ticket, error)
+            except BaseException as error:
                 logger.exception("request %s failed in mux", ticket.request_id)
-                ticket.finish(EngineError(f"request {ticket.request_id} failed while its file was written"))
+                _fail(ticket, bug(ticket.request_id, "mux", error))
             else:
                 _log_success(result)
                 ticket.finish(result)
 
     def _result(self, ticket: Ticket, report: RunReport, waited: float) -> GenerationResult:
-        workload = ticket.workload
+        workload, output = ticket.workload, report.output
         durations = {"queue": waited, **report.durations}
         ticket.check("before mux")
         recipe = build_recipe(
             workload,
-            report.output,
+            output,
             model=self.checkpoint.name,
             weights_digest=self.weights_digest,
-            engine=engine_facts(self._config, self._context),
+            engine=self._facts,
         )
         encoded = None
-        if workload.output.path is not None and report.output.frames is not None:
-            written = recipe if workload.output.recipe else None
+        if workload.output.path is not None:
             encoded = write_clip(
-                report.output,
+                output,
                 workload.output.path,
-                recipe=written,
+                recipe=recipe if workload.output.recipe else None,
                 check=partial(ticket.check, "while its file was written"),
             )
             durations["mux"] = encoded.seconds
         return GenerationResult(
             workload=workload,
-            output=report.output,
+            output=output,
             recipe=recipe,
             stage_durations=durations,
             peak_memory_mb=report.peak_memory_mb,
@@ -197,6 +282,15 @@ def _log_success(result: GenerationResult) -> None:
     )
 
 
-def _log_failure(ticket: Ticket, error: OmniReelError) -> None:
-    level = logging.ERROR if error.exit_code == 4 else logging.INFO
-    logger.log(level, "%s %s ended: %s", ticket.request_id, ticket.workload.task, error.code)
+def _fail(ticket: Ticket, error: OmniReelError) -> None:
+    # The words of a caller's mistake quote what he sent, which does not belong into a log.
+    is_ours = isinstance(error, EngineError)
+    level, why = (logging.ERROR, error.message) if is_ours else (logging.INFO, error.code)
+    logger.log(level, "%s %s ended: %s", ticket.request_id, ticket.workload.task, why)
+    # Where it was raised is of no use to who waits for it, and would keep what those frames hold alive.
+    error.__cause__ = error.__context__ = error.__traceback__ = None
+    ticket.finish(error)
+
+
+def _left(until: float) -> float:
+    return max(0.0, until - time.monotonic())

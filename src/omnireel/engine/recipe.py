@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from omnireel.request import MediaOutput, Workload
 
 SCHEMA = 1
+_OTHER = "use the version that made the clip"
 
 
 def build_recipe(
@@ -57,14 +58,18 @@ def request_from_recipe(recipe: Recipe, output: OutputSpec) -> GenerationRequest
     """The request that makes the clip again.
 
     Raises:
-        MediaUnreadable: the recipe is of another schema, or holds a setting that this version does not know.
+        MediaUnreadable: the recipe is of another schema, or holds what this version does not know. Whether the values
+            are right is for the model's rules to say.
     """
     if recipe.schema != SCHEMA:
-        raise MediaUnreadable("recipe", f"is of schema {recipe.schema}, this version reads {SCHEMA}")
+        raise MediaUnreadable("recipe", f"is of schema {recipe.schema!r}, this version reads {SCHEMA}", hint=_OTHER)
+    # A file may hold anything under these names.
+    if not isinstance(recipe.sampling, Mapping) or not isinstance(recipe.prompt, str):
+        raise MediaUnreadable("recipe", "is damaged")
     unknown = recipe.sampling.keys() - {item.name for item in fields(DiffusionSamplingParams)}
     if unknown:
         names = ", ".join(sorted(unknown))
-        raise MediaUnreadable("recipe", f"holds unknown settings {names}", hint="use the version that made the clip")
+        raise MediaUnreadable("recipe", f"holds unknown settings {names}", hint=_OTHER)
     sampling = DiffusionSamplingParams(**recipe.sampling)
     return GenerationRequest(prompt=recipe.prompt, sampling=sampling, output=output)
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from omnireel.request import Encoded, FramesU8, MediaOutput, Recipe, WaveF32, Workload
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GenerationResult:
-    """A finished request.
+    """A finished request; equal to itself only, for arrays have no single answer.
 
     stage_durations: seconds by stage (queue, encode, prepare, denoise, decode, mux); a stage that did not run is absent.
     peak_memory_mb: most memory during the request in MiB, of the device, or of the process on a CPU.

@@ -4,6 +4,7 @@ between two stages, and between two steps.
 
 from __future__ import annotations
 
+import gc
 import logging
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from omnireel.engine.ticket import Ticket
-from omnireel.errors import EngineError, OmniReelError
+from omnireel.errors import EngineError, OmniReelError, OutOfMemory
 from omnireel.observe.log import request_scope
 from omnireel.observe.timing import StageClock
 from omnireel.request import MediaOutput, StepEvent
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from omnireel.models.protocol import DenoiseState, Pipeline
     from omnireel.platforms import Platform
+    from omnireel.request import FramesU8
 
 logger = logging.getLogger(__name__)
 
@@ -45,67 +47,113 @@ class Runner:
         self._platform = platform
         self._index = device_index
 
-    def run(self, ticket: Ticket, after_step: Callable[[], None]) -> RunReport:
+    def run(self, ticket: Ticket, between: Callable[[], None]) -> RunReport:
         """The whole way of one request.
 
         Args:
-            ticket: is given the step events, and asked between steps whether it is still wanted.
-            after_step: called after each step, when its event has been given.
+            ticket: is given the step events, and asked in every pause whether it is still wanted.
+            between: called in every pause, which is before each stage and before each step.
 
         Raises:
-            OmniReelError: whatever ended the request; anything unforeseen is logged and comes as EngineError.
+            OmniReelError: whatever ended the request; anything unforeseen is logged and comes as EngineError. It carries
+                no traceback, for that would keep the request's tensors alive for as long as somebody holds the error.
         """
+        try:
+            return self._stages(ticket, between)
+        except OmniReelError as error:
+            failure = error
+        failure.__cause__ = failure.__context__ = failure.__traceback__ = None
+        if isinstance(failure, OutOfMemory):
+            # Only now is nothing of the request reachable; library frames may have left cycles.
+            gc.collect()
+            self._platform.release_memory(self._index)
+        raise failure
+
+    def _stages(self, ticket: Ticket, between: Callable[[], None]) -> RunReport:
         clock = StageClock(partial(self._platform.synchronize, self._index))
-        self._platform.reset_peak_memory(self._index)
+        pause = partial(_pause, ticket, between)
         pipeline, workload = self._pipeline, ticket.workload
-        conditioning = self._stage(clock, ticket, "encode", partial(pipeline.encode, workload))
-        state = self._stage(clock, ticket, "prepare", partial(pipeline.prepare, workload, conditioning))
+
+        def stage(name: str, work: Callable[[], T]) -> T:
+            with request_scope(ticket.request_id, name):
+                pause(f"before {name}")
+                return self._guarded(ticket, name, partial(_timed, clock, name, work))
+
+        self._guarded(ticket, "start", partial(self._platform.reset_peak_memory, self._index))
+        conditioning = stage("encode", partial(pipeline.encode, workload))
+        state = stage("prepare", partial(pipeline.prepare, workload, conditioning))
         del conditioning
-        state = self._stage(clock, ticket, "denoise", partial(self._steps, ticket, state, after_step))
-        output = self._stage(clock, ticket, "decode", partial(pipeline.decode, state))
-        peak = self._platform.peak_memory_bytes(self._index) / 2**20
+        state = stage("denoise", partial(self._steps, ticket, state, pause))
+        output = stage("decode", partial(pipeline.decode, state))
+        peak = self._guarded(ticket, "end", partial(self._platform.peak_memory_bytes, self._index)) / 2**20
         return RunReport(output=output, durations=clock.durations, peak_memory_mb=peak)
 
-    def _stage(self, clock: StageClock, ticket: Ticket, name: str, work: Callable[[], T]) -> T:
-        ticket.check(f"before {name}")
-        with request_scope(ticket.request_id, name):
-            try:
-                with clock.stage(name):
-                    return work()
-            except OmniReelError:
-                raise
-            except Exception as error:
-                raise self._typed(error, ticket, name) from error
+    def _guarded(self, ticket: Ticket, stage: str, work: Callable[[], T]) -> T:
+        """Turns whatever goes wrong into an error that the caller may see."""
+        try:
+            return work()
+        except OmniReelError:
+            raise
+        except Exception as error:
+            raise self._typed(error, ticket, stage) from error
 
-    def _steps(self, ticket: Ticket, state: DenoiseState, after_step: Callable[[], None]) -> DenoiseState:
-        every = ticket.workload.output.preview_every
-        while state.steps_done < state.num_steps:
-            ticket.check(f"before step {state.steps_done + 1} of {state.num_steps}")
+    def _steps(self, ticket: Ticket, state: DenoiseState, pause: Callable[[str], None]) -> DenoiseState:
+        while (done := state.steps_done) < state.num_steps:
+            if done:
+                pause(f"before step {done + 1} of {state.num_steps}")
             start = time.perf_counter()
             state = self._pipeline.step(state)
             self._platform.synchronize(self._index)
             seconds = time.perf_counter() - start
-            wanted = every > 0 and state.steps_done % every == 0
-            ticket.emit(
-                StepEvent(
-                    request_id=ticket.request_id,
-                    index=state.steps_done,
-                    total=state.num_steps,
-                    seconds=seconds,
-                    preview=self._pipeline.preview(state) if wanted else None,
-                )
+            assert state.steps_done == done + 1, "a pipeline's step counts itself"
+            logger.debug("step %d of %d took %.3f s", done + 1, state.num_steps, seconds)
+            event = StepEvent(
+                request_id=ticket.request_id,
+                index=done + 1,
+                total=state.num_steps,
+                seconds=seconds,
+                preview=self._preview(ticket, state),
             )
-            logger.debug("step %d of %d took %.3f s", state.steps_done, state.num_steps, seconds)
-            after_step()
+            ticket.emit(event)
         return state
 
+    def _preview(self, ticket: Ticket, state: DenoiseState) -> FramesU8 | None:
+        """A look at the clip where one is due. One that fails costs the picture, never the request."""
+        every = ticket.workload.output.preview_every
+        if every <= 0 or state.steps_done % every:
+            return None
+        try:
+            return self._pipeline.preview(state)
+        except Exception as error:
+            out_of_memory = self._platform.out_of_memory(error, "preview", self._index)
+            if out_of_memory is None:
+                logger.exception("no preview after step %d", state.steps_done)
+            else:
+                logger.warning("no preview after step %d: %s", state.steps_done, out_of_memory.message)
+            return None
+
     def _typed(self, error: Exception, ticket: Ticket, stage: str) -> OmniReelError:
-        out_of_memory = self._platform.out_of_memory(error, stage)
+        out_of_memory = self._platform.out_of_memory(error, stage, self._index)
         if out_of_memory is not None:
             return out_of_memory
         logger.error("request %s failed in %s", ticket.request_id, stage, exc_info=error)
-        return EngineError(
-            f"request {ticket.request_id} failed in {stage} ({type(error).__name__})",
-            hint="this is a bug in omnireel; the log has the details",
-            details={"request_id": ticket.request_id, "stage": stage, "bug": True},
-        )
+        return bug(ticket.request_id, stage, error)
+
+
+def bug(request_id: str, stage: str, error: BaseException) -> EngineError:
+    """What the caller of a request is told of an exception that nobody foresaw; its words may hold paths or prompts."""
+    return EngineError(
+        f"request {request_id} failed in {stage} ({type(error).__name__})",
+        hint="this is a bug in omnireel; the log has the details",
+        details={"request_id": request_id, "stage": stage, "bug": True},
+    )
+
+
+def _timed(clock: StageClock, stage: str, work: Callable[[], T]) -> T:
+    with clock.stage(stage):
+        return work()
+
+
+def _pause(ticket: Ticket, between: Callable[[], None], where: str) -> None:
+    between()
+    ticket.check(where)

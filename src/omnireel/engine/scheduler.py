@@ -7,7 +7,7 @@ import time
 from collections import deque
 
 from omnireel.engine.ticket import Ticket
-from omnireel.errors import Cancelled, EngineError, OmniReelError, QueueFull
+from omnireel.errors import Cancelled, EngineError, QueueFull
 
 FIRST_GUESS_SECONDS = 5.0
 """Retry time that a full line names before the speed of this machine has been measured."""
@@ -16,15 +16,19 @@ FIRST_GUESS_SECONDS = 5.0
 class Scheduler:
     """The waiting line. Safe to use from any thread; `next` is for the one thread that runs requests.
 
+    No listener of a ticket is ever called while the line is locked, so a listener may submit and cancel.
+
     Args:
-        max_queue: tickets that may wait; the one that runs is not counted.
+        max_queue: tickets that may wait beside the one that runs.
     """
 
     def __init__(self, *, max_queue: int) -> None:
         self._max_queue = max_queue
         self._line: deque[Ticket] = deque()
         self._changed = threading.Condition()
-        self._is_open = True
+        self._running: Ticket | None = None
+        self._running_since = 0.0
+        self._closed_because = ""
         self._cost_per_second: float | None = None
 
     @property
@@ -39,11 +43,12 @@ class Scheduler:
             QueueFull: with the seconds after which a place should be free.
             EngineError: the scheduler is closed.
         """
+        self.expire()
         with self._changed:
-            if not self._is_open:
-                raise EngineError("the engine is closed", hint="start another one")
-            self._drop_expired()
-            if len(self._line) >= self._max_queue:
+            if self._closed_because:
+                raise EngineError(self._closed_because, hint="start another one")
+            # With nothing running the first in line is as good as running, even before `next` has taken it out.
+            if len(self._line) + (self._running is not None) > self._max_queue:
                 raise QueueFull(len(self._line), self._retry_after())
             ticket.withdraw = self._withdraw
             self._line.append(ticket)
@@ -52,20 +57,27 @@ class Scheduler:
             self._withdraw(ticket)
 
     def next(self) -> Ticket | None:
-        """Waits for the next ticket that is still wanted; None when the scheduler is closed and the line is empty."""
+        """Waits for the next ticket that is still wanted; None when the scheduler is closed. The last one is done then."""
         with self._changed:
-            while True:
-                self._drop_expired()
+            self._running = None
+        while True:
+            self.expire()
+            with self._changed:
                 if self._line:
-                    return self._line.popleft()
-                if not self._is_open:
+                    self._running, self._running_since = self._line.popleft(), time.monotonic()
+                    return self._running
+                if self._closed_because:
                     return None
                 self._changed.wait()
 
     def expire(self) -> None:
         """Ends tickets whose time ran out while they waited; called now and then by who runs the others."""
         with self._changed:
-            self._drop_expired()
+            late = [(ticket, problem) for ticket in self._line if (problem := ticket.problem("while it waited"))]
+            for ticket, _ in late:
+                self._line.remove(ticket)
+        for ticket, problem in late:
+            ticket.finish(problem)
 
     def measured(self, cost: float, seconds: float) -> None:
         """Learns the speed of this machine from a finished request; half the weight is on the newest."""
@@ -73,15 +85,14 @@ class Scheduler:
             speed = cost / seconds
             self._cost_per_second = speed if self._cost_per_second is None else (self._cost_per_second + speed) / 2
 
-    def close(self, *, reason: OmniReelError | None = None) -> None:
-        """Takes no more tickets and ends those that wait, with `reason` or as cancelled."""
+    def close(self, because: str) -> list[Ticket]:
+        """Takes no more tickets, and hands over those that wait, for the caller to end; `because` is told to who comes."""
         with self._changed:
-            self._is_open = False
+            self._closed_because = self._closed_because or because
             left = list(self._line)
             self._line.clear()
             self._changed.notify_all()
-        for ticket in left:
-            ticket.finish(reason or Cancelled(ticket.request_id, "the engine was closed"))
+        return left
 
     def _withdraw(self, ticket: Ticket) -> None:
         with self._changed:
@@ -90,16 +101,11 @@ class Scheduler:
             self._line.remove(ticket)
         ticket.finish(Cancelled(ticket.request_id, "while it waited"))
 
-    def _drop_expired(self) -> None:
-        now = time.monotonic()
-        for ticket in [t for t in self._line if t.deadline is not None and now > t.deadline]:
-            self._line.remove(ticket)
-            try:
-                ticket.check("while it waited")
-            except OmniReelError as error:
-                ticket.finish(error)
-
     def _retry_after(self) -> float:
+        """Seconds until the request that runs should be done, which moves the line up by one."""
         if self._cost_per_second is None:
             return FIRST_GUESS_SECONDS
-        return max(1.0, self._line[0].workload.cost / self._cost_per_second)
+        if self._running is None:
+            return 1.0
+        left = self._running.workload.cost / self._cost_per_second - (time.monotonic() - self._running_since)
+        return max(1.0, left)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
     OnEvent = Callable[["StepEvent | GenerationResult | OmniReelError"], None]
 
+logger = logging.getLogger(__name__)
+
 
 class Ticket:
     """One request's place in the engine. Safe to use from any thread.
@@ -23,14 +26,15 @@ class Ticket:
 
     Args:
         workload: the settled request.
-        on_event: is given every event, on a thread of the engine; it must be quick and must not raise.
-        deadline: `time.monotonic()` after which the request has failed; None for never.
+        on_event: is given every event, one at a time and in order, on a thread of the engine, which waits meanwhile.
+            What it raises is logged and changes nothing.
+        timeout_seconds: time that the request may take from now on, waiting included; None for any.
     """
 
-    def __init__(self, workload: Workload, on_event: OnEvent, *, deadline: float | None) -> None:
+    def __init__(self, workload: Workload, on_event: OnEvent, *, timeout_seconds: float | None = None) -> None:
         self.workload = workload
-        self.deadline = deadline
         self.queued_at = time.monotonic()
+        self.timeout_seconds = timeout_seconds
         self.withdraw: Callable[[Ticket], None] | None = None
         self._on_event = on_event
         self._cancelled = threading.Event()
@@ -41,6 +45,11 @@ class Ticket:
     def request_id(self) -> str:
         """The request's id."""
         return self.workload.request_id
+
+    @property
+    def deadline(self) -> float | None:
+        """`time.monotonic()` after which the request has failed; None for never."""
+        return None if self.timeout_seconds is None else self.queued_at + self.timeout_seconds
 
     @property
     def is_cancelled(self) -> bool:
@@ -58,23 +67,30 @@ class Ticket:
         if self.withdraw is not None:
             self.withdraw(self)
 
+    def problem(self, where: str) -> OmniReelError | None:
+        """Why the request must not go on, if anything; `where` says what was about to happen."""
+        if self.is_cancelled:
+            return Cancelled(self.request_id, where)
+        if self.deadline is not None and time.monotonic() > self.deadline:
+            return DeadlineExceeded(self.request_id, self.timeout_seconds or 0.0, where)
+        return None
+
     def check(self, where: str) -> None:
-        """Raises when the request is no longer wanted or out of time; `where` says what was about to happen.
+        """Raises what `problem` finds.
 
         Raises:
             Cancelled: somebody called `cancel`.
             DeadlineExceeded: its time has run out.
         """
-        if self.is_cancelled:
-            raise Cancelled(self.request_id, where)
-        if self.deadline is not None and time.monotonic() > self.deadline:
-            raise DeadlineExceeded(self.request_id, self.workload.timeout_seconds or 0.0, where)
+        problem = self.problem(where)
+        if problem is not None:
+            raise problem
 
     def emit(self, event: StepEvent) -> None:
         """Gives a step event, unless the last event has been given."""
         with self._lock:
             if not self._is_final:
-                self._on_event(event)
+                self._give(event)
 
     def finish(self, event: GenerationResult | OmniReelError) -> bool:
         """Gives the last event; False when it had been given before."""
@@ -82,5 +98,11 @@ class Ticket:
             if self._is_final:
                 return False
             self._is_final = True
-            self._on_event(event)
+            self._give(event)
             return True
+
+    def _give(self, event: StepEvent | GenerationResult | OmniReelError) -> None:
+        try:
+            self._on_event(event)
+        except Exception:
+            logger.exception("the listener of request %s failed", self.request_id)

@@ -8,13 +8,14 @@ from __future__ import annotations
 import importlib
 import logging
 import pkgutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import omnireel.models
-from omnireel.errors import BadCheckpoint, UnknownModel
+from omnireel.errors import BadCheckpoint, SetupError, UnknownModel
 from omnireel.models.protocol import Checkpoint, ModelFacts
 from omnireel.weights.index import read_json
 
@@ -32,15 +33,18 @@ def all_facts() -> tuple[ModelFacts, ...]:
     """The facts of every model, ordered by name.
 
     Raises:
-        ValueError: two models claim one name, built-in checkpoint or architecture.
+        SetupError: two models claim one name, built-in checkpoint or architecture.
     """
     found = sorted((*_inside(), *_outside()), key=lambda facts: facts.name)
     claims = [("name", facts.name) for facts in found]
     claims += [("built-in model", name) for facts in found for name in facts.builtin]
     claims += [("architecture", name) for facts in found for name in facts.architectures]
-    for claim in claims:
-        if claims.count(claim) > 1:
-            raise ValueError(f"two models claim the {claim[0]} {claim[1]!r}")
+    for (kind, name), count in Counter(claims).items():
+        if count > 1:
+            where = ", ".join(
+                facts.pipeline for facts in found if name in (facts.name, *facts.builtin, *facts.architectures)
+            )
+            raise SetupError(f"{count} models claim the {kind} {name!r}: {where}", hint="remove the package of one")
     return tuple(found)
 
 
@@ -58,9 +62,9 @@ def find_checkpoint(name: str) -> Checkpoint:
             return Checkpoint(
                 name=name, facts=facts, path=path, index={} if path is None else read_pipeline_index(path)
             )
-    path = Path(name).expanduser()
-    if path.is_dir():
-        return _from_directory(path.resolve(), known)
+    path = _path(name)
+    if path is not None and path.is_dir():
+        return _from_directory(path, known)
     builtin = [name for facts in known for name in facts.builtin]
     raise UnknownModel(name, builtin, hint=_hint(name, path))
 
@@ -86,36 +90,62 @@ def load_pipeline(context: BuildContext) -> Pipeline[Any, Any]:
 
 
 def read_pipeline_index(folder: Path) -> dict[str, Any]:
-    """The pipeline index of a checkpoint directory; the modular one first, for a repository may hold both."""
-    for name in INDEX_NAMES:
-        if (folder / name).is_file():
-            return read_json(folder / name)
-    raise BadCheckpoint(
-        folder.name,
-        "has no pipeline index",
-        expected=" or ".join(INDEX_NAMES),
-        hint="give the directory that holds one",
-    )
+    """The pipeline index of a checkpoint directory; the modular one first, for a repository may hold both.
+
+    Raises:
+        BadCheckpoint: there is none, or it cannot be read.
+    """
+    return next(_indexes(folder))
+
+
+def _indexes(folder: Path) -> Iterator[dict[str, Any]]:
+    names = [name for name in INDEX_NAMES if (folder / name).is_file()]
+    if not names:
+        raise BadCheckpoint(
+            folder.name,
+            "has no pipeline index",
+            expected=" or ".join(INDEX_NAMES),
+            hint="give the directory that holds one, with the components in folders beside it",
+        )
+    for name in names:
+        yield read_json(folder / name)
 
 
 def _from_directory(path: Path, known: tuple[ModelFacts, ...]) -> Checkpoint:
-    index = read_pipeline_index(path)
-    architecture = index.get("_class_name")
-    for facts in known:
-        if architecture in facts.architectures:
-            return Checkpoint(name=path.name, facts=facts, path=path, index=index)
-    served = ", ".join(name for facts in known for name in facts.architectures)
+    # A link keeps the name that its owner gave it.
+    name = path.name if path.name not in ("", "..") else path.resolve().name
+    architectures = []
+    for index in _indexes(path):
+        architectures.append(index.get("_class_name"))
+        for facts in known:
+            if architectures[-1] in facts.architectures:
+                return Checkpoint(name=name, facts=facts, path=path.resolve(), index=index)
     raise BadCheckpoint(
-        path.name, "is of a pipeline that is not served", key="_class_name", expected=served, found=repr(architecture),
+        name,
+        "is of a pipeline that is not served",
+        key="_class_name",
+        expected=", ".join(served for facts in known for served in facts.architectures),
+        found=", ".join(repr(found) for found in architectures),
         hint="omnireel models lists what can be served",
-    )  # fmt: skip
+    )
 
 
-def _hint(name: str, path: Path) -> str:
-    if path.is_file():
+def _path(name: str) -> Path | None:
+    """The name as a path, where it can be one."""
+    try:
+        path = Path(name).expanduser()
+        path.is_dir()
+    except (OSError, RuntimeError, ValueError):
+        # Too long, in a folder that cannot be read, or of a user who is not there.
+        return None
+    return path if name else None
+
+
+def _hint(name: str, path: Path | None) -> str:
+    if path is not None and path.is_file():
         return "this is a file; give the checkpoint's directory"
     parts = name.split("/")
-    if len(parts) == 2 and all(parts):
+    if len(parts) == 2 and all(parts) and not name.startswith((".", "~")):
         return "download the repository and give its directory"
     return ""
 
@@ -130,13 +160,14 @@ def _outside() -> Iterator[ModelFacts]:
     for point in entry_points(group=ENTRY_POINT_GROUP):
         try:
             facts = point.load()
-        except (ImportError, AttributeError) as error:
-            logger.warning("the model %s of another package cannot be loaded: %s", point.name, error)
+        except Exception:
+            # It is another's code and may raise anything; the models of this package are served all the same.
+            logger.exception("the model %s (%s) of another package cannot be loaded", point.name, point.value)
             continue
         if isinstance(facts, ModelFacts):
             yield facts
         else:
-            logger.warning("the model %s of another package has no facts", point.name)
+            logger.warning("the model %s (%s) of another package offers no ModelFacts", point.name, point.value)
 
 
 def _imported(place: str) -> Any:

@@ -15,6 +15,7 @@ from omnireel.errors import OutOfMemory
 from omnireel.platforms.interface import DeviceInfo
 
 _STATUS = Path("/proc/self/status")
+_CPUINFO = Path("/proc/cpuinfo")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _NO_MEMORY = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
 
@@ -37,7 +38,7 @@ class Cpu:
     def devices(self) -> tuple[DeviceInfo, ...]:
         """The one processor."""
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        name = platform.processor() or platform.machine()
+        name = _model() or platform.processor() or platform.machine()
         return (DeviceInfo(index=0, name=name, total_bytes=total, capability=""),)
 
     def device(self, index: int = 0) -> torch.device:
@@ -68,7 +69,10 @@ class Cpu:
         free = _kibibytes(Path("/proc/meminfo"), "MemAvailable")
         return free * 1024 if free is not None else self.devices()[0].total_bytes
 
-    def out_of_memory(self, error: BaseException, where: str) -> OutOfMemory | None:
+    def release_memory(self, index: int = 0) -> None:
+        """Nothing is held: the C library gives large blocks back by itself."""
+
+    def out_of_memory(self, error: BaseException, where: str, index: int = 0) -> OutOfMemory | None:
         """Python's MemoryError and the words of torch's CPU allocator."""
         asked = _NO_MEMORY.search(str(error))
         if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and asked):
@@ -82,6 +86,15 @@ def _kibibytes(file: Path, label: str) -> int | None:
     except OSError:
         return None
     return int(found[1]) if found else None
+
+
+def _model() -> str:
+    """The maker's name of the processor, where Linux tells it."""
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", _CPUINFO.read_text(), re.MULTILINE)
+    except OSError:
+        return ""
+    return found[1].strip() if found else ""
 
 
 PLATFORM = Cpu()

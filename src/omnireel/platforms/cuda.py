@@ -7,9 +7,13 @@ import re
 import torch
 
 from omnireel.errors import OutOfMemory
+from omnireel.platforms.cpu import PLATFORM as CPU
 from omnireel.platforms.interface import DeviceInfo
 
 _ASKED = re.compile(r"[Tt]ried to allocate ([\d.]+) (KiB|MiB|GiB)")
+_LIBRARY_WORDS = re.compile(r"CUDA error: out of memory|CU(BLAS|DNN)_STATUS_[A-Z_]*ALLOC(ATION)?_FAILED")
+"""How cuBLAS, cuDNN and the driver put it, in a plain RuntimeError."""
+
 _UNIT_BYTES = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
@@ -60,17 +64,17 @@ class Cuda:
         """What the driver could still give."""
         return torch.cuda.mem_get_info(index)[0]
 
-    def out_of_memory(self, error: BaseException, where: str) -> OutOfMemory | None:
-        """Torch's own error on a card, with the size that was asked for where its text tells, and Python's MemoryError.
-
-        Cached blocks are given back first, so that the next request starts from a clean allocator.
-        """
-        if not isinstance(error, (torch.OutOfMemoryError, MemoryError)):
-            return None
-        asked = _ASKED.search(str(error))
+    def release_memory(self, index: int = 0) -> None:
+        """Empties the cache of torch's allocator."""
         torch.cuda.empty_cache()
+
+    def out_of_memory(self, error: BaseException, where: str, index: int = 0) -> OutOfMemory | None:
+        """Torch's own error on a card, what libraries say instead, and whatever the processor's platform recognises."""
+        if not isinstance(error, torch.OutOfMemoryError) and not _LIBRARY_WORDS.search(str(error)):
+            return CPU.out_of_memory(error, where)
+        asked = _ASKED.search(str(error))
         size = round(float(asked[1]) * _UNIT_BYTES[asked[2]]) if asked else None
-        return OutOfMemory(where, size, self.free_memory_bytes())
+        return OutOfMemory(where, size, self.free_memory_bytes(index))
 
 
 PLATFORM = Cuda()

@@ -61,6 +61,10 @@ class Platform(Protocol):
         """Memory that could be taken now."""
         ...
 
+    def release_memory(self, index: int = 0) -> None:
+        """Gives memory that is held for later use back, so that the next request starts from a clean allocator."""
+        ...
+
     @property
     def default_dtype(self) -> str:
         """What "auto" means here: "float32", or "checkpoint" to keep the stored types."""
@@ -71,6 +75,6 @@ class Platform(Protocol):
         """Names of attention backends, best first."""
         ...
 
-    def out_of_memory(self, error: BaseException, where: str) -> OutOfMemory | None:
+    def out_of_memory(self, error: BaseException, where: str, index: int = 0) -> OutOfMemory | None:
         """The typed error when `error` means that memory ran out, else None."""
         ...

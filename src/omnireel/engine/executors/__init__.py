@@ -28,7 +28,7 @@ class Executor(Protocol):
         """See `Pipeline.weights_digest`; known once started."""
         ...
 
-    def execute(self, ticket: Ticket, after_step: Callable[[], None]) -> RunReport:
+    def execute(self, ticket: Ticket, between: Callable[[], None]) -> RunReport:
         """Runs one request to its end; see `Runner.run`."""
         ...
 

@@ -39,19 +39,24 @@ class InlineExecutor:
         try:
             pipeline = load_pipeline(self._context)
         except (RuntimeError, MemoryError) as error:
-            typed = platform.out_of_memory(error, "loading the model")
-            raise typed or error from error
+            typed = platform.out_of_memory(error, "loading the model", self._index)
+            if typed is None:
+                raise
+            typed.hint = "use a device with more memory, or a smaller number type (--dtype bfloat16)"
+            raise typed from error
         self._digest = pipeline.weights_digest
         self._runner = Runner(pipeline, platform, self._index)
         name, seconds = self._context.checkpoint.name, time.perf_counter() - start
         logger.info("%s is ready on %s (%s) after %.1f s", name, self._context.device, self._context.dtype, seconds)
 
-    def execute(self, ticket: Ticket, after_step: Callable[[], None]) -> RunReport:
+    def execute(self, ticket: Ticket, between: Callable[[], None]) -> RunReport:
         """See `Executor.execute`."""
         if self._runner is None:
             raise EngineError("the executor is not started")
-        return self._runner.run(ticket, after_step)
+        return self._runner.run(ticket, between)
 
     def close(self) -> None:
         """Lets the pipeline go."""
-        self._runner = None
+        if self._runner is not None:
+            self._runner = None
+            self._context.platform.release_memory(self._index)

@@ -1,13 +1,18 @@
-"""What the toy takes."""
+"""What the toy takes: the fields of a real model, checked as one checks them, on a smaller scale."""
 
 from __future__ import annotations
+
+from typing import TypeVar
 
 from omnireel.errors import InvalidRequest
 from omnireel.models import checks
 from omnireel.models.protocol import Checkpoint
-from omnireel.request import GenerationRequest, Workload
+from omnireel.request import DiffusionSamplingParams, GenerationRequest, Workload
+
+T = TypeVar("T")
 
 FPS = 24.0
+MAX_SECONDS = 10.0
 FAILURES = ("encode", "prepare", "decode", "oom", "client")
 """Values of `extra_args={"fail": ...}`: the stage that fails, how, or "step:N"."""
 
@@ -15,24 +20,16 @@ FAILURES = ("encode", "prepare", "decode", "oom", "client")
 def admit(request: GenerationRequest, checkpoint: Checkpoint) -> Workload:
     """See `Admit`. extra_args: `step_seconds` slows each step down, `fail` makes a stage fail (see FAILURES)."""
     asked = request.sampling
-    extra = dict(asked.extra_args or {})
-    checks.no_unknown("extra_args", extra, ("step_seconds", "fail"))
+    _refuse_unused(asked)
     if request.media:
         raise InvalidRequest("media", len(request.media), "this model takes no media")
-    if asked.fps not in (None, FPS):
-        raise InvalidRequest("fps", asked.fps, "this model makes 24 frames a second")
-    if asked.num_frames is None and asked.seconds is not None:
-        num_frames = round(checks.number("seconds", asked.seconds, 1 / FPS, 10) * FPS)
-    else:
-        num_frames = checks.whole("num_frames", 24 if asked.num_frames is None else asked.num_frames, 1, 240)
-    height = checks.whole("height", 32 if asked.height is None else asked.height, 8, 1024, multiple=2)
-    width = checks.whole("width", 48 if asked.width is None else asked.width, 8, 1024, multiple=2)
-    points = checks.whole(
-        "num_inference_steps", 5 if asked.num_inference_steps is None else asked.num_inference_steps, 2, 200
-    )
+    height = checks.whole("height", _or(asked.height, 32), 8, 1024, multiple=2)
+    width = checks.whole("width", _or(asked.width, 48), 8, 1024, multiple=2)
+    num_frames = _frames(asked)
+    points = checks.whole("num_inference_steps", _or(asked.num_inference_steps, 5), 2, 200)
     return Workload(
         request_id=request.request_id,
-        task=checks.one_of("task", asked.task or "t2va", ("t2va",)),
+        task=checks.one_of("task", _or(asked.task, "t2va"), ("t2va",)),
         prompt=checks.prompt_text(request.prompt),
         media=(),
         height=height,
@@ -43,10 +40,7 @@ def admit(request: GenerationRequest, checkpoint: Checkpoint) -> Workload:
         num_steps=points - 1,
         seed=checks.seed_or_random(asked.seed),
         output_type=checks.one_of("output_type", asked.output_type, ("frames", "latent")),
-        settings={
-            "step_seconds": checks.number("extra_args.step_seconds", extra.get("step_seconds", 0.0), 0, 60),
-            "fail": _failure(extra.get("fail")),
-        },
+        settings=_settings(asked),
         batch_key=(height, width, num_frames),
         cost=float(num_frames * height * width * points),
         output=request.output,
@@ -54,7 +48,42 @@ def admit(request: GenerationRequest, checkpoint: Checkpoint) -> Workload:
     )
 
 
-def _failure(value: object) -> str | None:
-    if value is None or value in FAILURES or (isinstance(value, str) and value.removeprefix("step:").isdigit()):
-        return None if value is None else str(value)
-    raise InvalidRequest("extra_args.fail", value, f"it must be step:N, {' or '.join(FAILURES)}")
+def _refuse_unused(asked: DiffusionSamplingParams) -> None:
+    """What would change nothing is refused rather than dropped."""
+    given = {
+        "aspect_ratio": asked.aspect_ratio,
+        "flow_shift": asked.flow_shift,
+        "audio_flow_shift": asked.audio_flow_shift,
+        "guidance_scale": asked.guidance_scale,
+        "guidance_scale_2": asked.guidance_scale_2,
+        "true_cfg_scale": asked.true_cfg_scale,
+        "negative_prompt": asked.negative_prompt,
+    }
+    for name, value in given.items():
+        if value is not None:
+            raise InvalidRequest(name, value, "the toy has no use for it")
+    if asked.fps not in (None, FPS):
+        raise InvalidRequest("fps", asked.fps, "the toy makes 24 frames a second")
+    checks.one_of("generator_device", _or(asked.generator_device, "cpu"), ("cpu",))
+    checks.whole("num_outputs_per_prompt", _or(asked.num_outputs_per_prompt, 1), 1, 1)
+
+
+def _frames(asked: DiffusionSamplingParams) -> int:
+    if asked.num_frames is None and asked.seconds is not None:
+        return round(checks.number("seconds", asked.seconds, 1 / FPS, MAX_SECONDS) * FPS)
+    return checks.whole("num_frames", _or(asked.num_frames, 24), 1, round(MAX_SECONDS * FPS))
+
+
+def _settings(asked: DiffusionSamplingParams) -> dict[str, object]:
+    extra = dict(asked.extra_args or {})
+    checks.no_unknown("extra_args", extra, ("step_seconds", "fail"))
+    failure = extra.get("fail")
+    is_step = isinstance(failure, str) and failure.startswith("step:") and failure[5:].isdecimal()
+    if failure is not None and not is_step and failure not in FAILURES:
+        raise InvalidRequest("extra_args.fail", failure, f"it must be step:N, {' or '.join(FAILURES)}")
+    seconds = checks.number("extra_args.step_seconds", extra.get("step_seconds", 0.0), 0, 60)
+    return {"step_seconds": seconds, "fail": failure}
+
+
+def _or(value: T | None, default: T) -> T:
+    return default if value is None else value

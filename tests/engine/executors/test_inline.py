@@ -1,0 +1,62 @@
+"""The model in this process."""
+
+from __future__ import annotations
+
+import pytest
+from tests.support.engines import ticket
+
+from omnireel.config import resolve
+from omnireel.engine.build import build_context
+from omnireel.engine.executors.inline import InlineExecutor
+from omnireel.errors import BadCheckpoint, EngineError, OutOfMemory
+from omnireel.models.toy.pipeline import ToyPipeline
+
+
+def executor():
+    context, index = build_context(resolve({"model": "toy", "device": "cpu"}, {}))
+    return InlineExecutor(context, device_index=index)
+
+
+def nothing():
+    pass
+
+
+def test_it_runs_a_request_once_started():
+    one = executor()
+    with pytest.raises(EngineError, match="not started"):
+        one.execute(ticket(), nothing)
+    one.start()
+    assert one.execute(ticket(), nothing).output.frames is not None
+    assert one.weights_digest == ""
+
+
+def test_it_lets_the_model_go():
+    one = executor()
+    one.start()
+    one.close()
+    one.close()
+    with pytest.raises(EngineError, match="not started"):
+        one.execute(ticket(), nothing)
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [(MemoryError(), OutOfMemory), (RuntimeError("a bug"), RuntimeError), (BadCheckpoint("a", "b"), BadCheckpoint)],
+)
+def test_what_goes_wrong_while_loading_is_told(monkeypatch, raised, kind):
+    def load(context):
+        raise raised
+
+    monkeypatch.setattr(ToyPipeline, "build", load)
+    with pytest.raises(kind):
+        executor().start()
+
+
+def test_memory_that_ran_out_while_loading_hints_at_the_model(monkeypatch):
+    def load(context):
+        raise MemoryError
+
+    monkeypatch.setattr(ToyPipeline, "build", load)
+    with pytest.raises(OutOfMemory, match="loading the model") as raised:
+        executor().start()
+    assert "--dtype" in raised.value.hint

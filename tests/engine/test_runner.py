@@ -1,0 +1,220 @@
+"""The runner drives the steps; whatever ends a request ends it between two of them and with a typed error."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import weakref
+from dataclasses import replace
+
+import pytest
+from tests.support.engines import Heard, ticket
+
+from omnireel.engine.runner import Runner
+from omnireel.errors import Cancelled, DeadlineExceeded, EngineError, InvalidRequest, OutOfMemory
+from omnireel.models.toy.pipeline import ToyPipeline
+from omnireel.platforms import find_platform
+from omnireel.platforms.cpu import Cpu
+from omnireel.request import OutputSpec
+
+CPU = find_platform("cpu")
+
+
+def nothing() -> None:
+    pass
+
+
+def run(one, pipeline=None, platform=CPU, between=nothing):
+    return Runner(pipeline or ToyPipeline(), platform).run(one, between)
+
+
+def with_previews(one, every):
+    one.workload = replace(one.workload, output=OutputSpec(preview_every=every))
+    return one
+
+
+def test_each_step_is_told():
+    heard = Heard()
+    run(ticket(heard, extra_args={"step_seconds": 0.002}))
+    assert [(event.index, event.total) for event in heard.steps] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert min(event.seconds for event in heard.steps) >= 0.002
+
+
+def test_stages_and_peak_memory_are_measured():
+    report = run(ticket(extra_args={"step_seconds": 0.001}))
+    assert list(report.durations) == ["encode", "prepare", "denoise", "decode"]
+    assert report.durations["denoise"] >= 0.004
+    assert report.peak_memory_mb > 1
+
+
+def test_every_pause_is_told():
+    pauses = []
+    run(ticket(), between=lambda: pauses.append(1))
+    assert len(pauses) == 4 + 3
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_cancelling_acts_before_the_next_step(at):
+    seen = []
+
+    def listen(event):
+        seen.append(event.index)
+        if event.index == at:
+            one.cancel()
+
+    one = ticket(listen)
+    with pytest.raises(Cancelled, match=f"before step {at + 1} of 4"):
+        run(one)
+    assert seen == list(range(1, at + 1))
+
+
+@pytest.mark.parametrize(
+    ("stage", "following"), [("encode", "prepare"), ("prepare", "denoise"), ("step", "before step 2")]
+)
+def test_cancelling_acts_before_the_next_stage(monkeypatch, stage, following):
+    one = ticket()
+    before = getattr(ToyPipeline, stage)
+
+    def cancel_first(*arguments):
+        one.cancel()
+        return before(*arguments)
+
+    monkeypatch.setattr(ToyPipeline, stage, cancel_first)
+    with pytest.raises(Cancelled, match=following):
+        run(one)
+
+
+def test_a_request_that_was_cancelled_before_is_never_begun(monkeypatch):
+    monkeypatch.setattr(ToyPipeline, "encode", lambda *arguments: pytest.fail("it was begun"))
+    one = ticket()
+    one.cancel()
+    with pytest.raises(Cancelled, match="before encode"):
+        run(one)
+
+
+def test_time_that_runs_out_acts_before_the_next_step():
+    with pytest.raises(DeadlineExceeded, match=r"0\.01 s \(before step 2"):
+        run(ticket(timeout_seconds=0.01, extra_args={"step_seconds": 0.02}))
+
+
+def test_previews_come_as_often_as_was_asked():
+    heard = Heard()
+    run(with_previews(ticket(heard), 2))
+    assert [event.preview is not None for event in heard.steps] == [False, True, False, True]
+    preview = heard.steps[1].preview
+    assert preview is not None
+    assert preview.shape == (16, 16, 3)
+
+
+@pytest.mark.parametrize(("error", "level"), [(MemoryError(), logging.WARNING), (ValueError("x"), logging.ERROR)])
+def test_a_preview_that_fails_costs_the_picture_only(monkeypatch, caplog, error, level):
+    def fail(*arguments):
+        raise error
+
+    monkeypatch.setattr(ToyPipeline, "preview", fail)
+    heard = Heard()
+    report = run(with_previews(ticket(heard), 3))
+    assert report.output.frames is not None
+    assert [event.preview for event in heard.steps] == [None] * 4
+    assert [record.levelno for record in caplog.records] == [level]
+
+
+@pytest.mark.parametrize("stage", ["encode", "prepare", "decode"])
+def test_a_bug_is_told_as_one_without_its_words(caplog, stage):
+    one = ticket(extra_args={"fail": stage})
+    with pytest.raises(EngineError, match=stage) as raised:
+        run(one)
+    assert raised.value.details == {"request_id": one.request_id, "stage": stage, "bug": True}
+    assert "bug" in raised.value.hint
+    assert "was told to fail" not in raised.value.message
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert one.request_id in record.getMessage()
+    assert record.exc_info is not None
+    assert "was told to fail" in str(record.exc_info[1])
+
+
+def test_a_bug_in_a_step_is_of_the_denoise_stage():
+    heard = Heard()
+    with pytest.raises(EngineError, match="denoise"):
+        run(ticket(heard, extra_args={"fail": "step:3"}))
+    assert len(heard.steps) == 2
+
+
+def test_what_the_caller_did_wrong_stays_his_error():
+    with pytest.raises(InvalidRequest):
+        run(ticket(extra_args={"fail": "client"}))
+
+
+def test_memory_that_ran_out_is_told_with_its_stage():
+    with pytest.raises(OutOfMemory) as raised:
+        run(ticket(extra_args={"fail": "oom"}))
+    assert raised.value.details["where"] == "denoise"
+
+
+def test_a_device_that_fails_outside_of_a_stage_fails_the_request_only():
+    class Broken(Cpu):
+        def reset_peak_memory(self, index=0):
+            raise RuntimeError("a sticky device error")
+
+    with pytest.raises(EngineError, match="start"):
+        run(ticket(), platform=Broken())
+
+
+def test_after_memory_ran_out_nothing_of_the_request_is_alive_when_memory_is_given_back(monkeypatch):
+    states: list[weakref.ref[object]] = []
+    alive_at_release: list[bool] = []
+
+    class Remembered:
+        pass
+
+    class Watching(Cpu):
+        def release_memory(self, index=0):
+            alive_at_release.append(states[0]() is not None)
+
+    def step(self, state):
+        block = Remembered()
+        states.append(weakref.ref(block))
+        raise MemoryError
+
+    monkeypatch.setattr(ToyPipeline, "step", step)
+    gc.disable()
+    try:
+        with pytest.raises(OutOfMemory) as raised:
+            run(ticket(), platform=Watching())
+    finally:
+        gc.enable()
+    assert alive_at_release == [False]
+    assert (raised.value.__cause__, raised.value.__context__) == (None, None)
+
+
+def test_an_error_keeps_no_tensor_of_its_request_alive(monkeypatch, caplog):
+    # pytest keeps log records, and those the traceback.
+    caplog.set_level(logging.CRITICAL, logger="omnireel")
+    states: list[weakref.ref[object]] = []
+
+    class Remembered:
+        pass
+
+    def decode(self, state):
+        block = Remembered()
+        states.append(weakref.ref(block))
+        raise ValueError
+
+    monkeypatch.setattr(ToyPipeline, "decode", decode)
+    with pytest.raises(EngineError):
+        run(ticket())
+    assert states[0]() is None
+
+
+def test_a_pipeline_that_does_not_count_its_steps_is_a_bug(monkeypatch):
+    monkeypatch.setattr(ToyPipeline, "step", lambda self, state: state)
+    with pytest.raises(EngineError, match="AssertionError"):
+        run(ticket())
+
+
+def test_prompts_are_not_logged_above_debug(caplog):
+    caplog.set_level(logging.INFO)
+    with pytest.raises(EngineError):
+        run(ticket(prompt="a secret kite", extra_args={"fail": "decode"}))
+    assert "secret" not in caplog.text

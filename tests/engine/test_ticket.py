@@ -1,0 +1,60 @@
+"""A ticket gives its events in order, one last event and nothing after it."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from tests.support.engines import Heard, ticket
+
+from omnireel.errors import Cancelled, DeadlineExceeded, EngineError
+from omnireel.request import StepEvent
+
+STEP = StepEvent(request_id="r", index=1, total=4, seconds=0.1)
+
+
+def test_the_last_event_is_given_once():
+    heard = Heard()
+    one = ticket(heard)
+    first = EngineError("first")
+    assert [one.finish(first), one.finish(EngineError("second"))] == [True, False]
+    assert heard.events == [first]
+    assert one.is_finished
+
+
+def test_nothing_follows_the_last_event():
+    heard = Heard()
+    one = ticket(heard)
+    one.finish(EngineError("over"))
+    one.emit(STEP)
+    assert heard.steps == []
+
+
+def test_a_listener_that_fails_is_logged_and_changes_nothing(caplog):
+    def listen(event):
+        raise ValueError("listener")
+
+    one = ticket(listen)
+    one.emit(STEP)
+    assert one.finish(EngineError("over"))
+    assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
+    assert one.request_id in caplog.text
+
+
+def test_a_fresh_ticket_has_no_problem():
+    one = ticket(timeout_seconds=60)
+    one.check("before anything")
+    assert one.problem("before anything") is None
+
+
+def test_time_that_ran_out_is_told_with_how_much_it_was():
+    with pytest.raises(DeadlineExceeded, match=r"past its 1e-09 s \(before encode\)"):
+        ticket(timeout_seconds=1e-9).check("before encode")
+
+
+def test_cancelling_goes_before_the_deadline():
+    one = ticket(timeout_seconds=1e-9)
+    one.cancel()
+    one.cancel()
+    with pytest.raises(Cancelled, match="before encode"):
+        one.check("before encode")

@@ -1,0 +1,109 @@
+"""Engines on the toy, listeners that remember, and a toy whose steps a test lets happen one by one."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from omnireel.config import resolve
+from omnireel.engine.orchestrator import Engine
+from omnireel.engine.result import GenerationResult
+from omnireel.engine.ticket import Ticket
+from omnireel.errors import OmniReelError
+from omnireel.models.discover import admit, find_checkpoint
+from omnireel.models.toy.pipeline import ToyPipeline, ToyState
+from omnireel.request import DiffusionSamplingParams, GenerationRequest, OutputSpec, StepEvent
+
+PATIENCE_SECONDS = 10.0
+
+
+class Heard:
+    """A listener: keeps every event, and lets a test wait for the last one. `ticket` is for who submits to keep."""
+
+    ticket: Ticket
+
+    def __init__(self) -> None:
+        self.events: list[StepEvent | GenerationResult | OmniReelError] = []
+        self._last: queue.SimpleQueue[GenerationResult | OmniReelError] = queue.SimpleQueue()
+
+    def __call__(self, event: StepEvent | GenerationResult | OmniReelError) -> None:
+        self.events.append(event)
+        if not isinstance(event, StepEvent):
+            self._last.put(event)
+
+    @property
+    def steps(self) -> list[StepEvent]:
+        """The step events so far."""
+        return [event for event in self.events if isinstance(event, StepEvent)]
+
+    @property
+    def finals(self) -> list[GenerationResult | OmniReelError]:
+        """What ended the request: one entry, if all is well."""
+        return [event for event in self.events if not isinstance(event, StepEvent)]
+
+    def last(self) -> GenerationResult | OmniReelError:
+        """Waits for the last event."""
+        return self._last.get(timeout=PATIENCE_SECONDS)
+
+    def result(self) -> GenerationResult:
+        """Waits for a result."""
+        last = self.last()
+        assert isinstance(last, GenerationResult), last
+        return last
+
+    def error(self) -> OmniReelError:
+        """Waits for an error."""
+        last = self.last()
+        assert isinstance(last, OmniReelError), last
+        return last
+
+
+class HeldToy(ToyPipeline):
+    """A toy that says when a step begins and takes it when it is let."""
+
+    def __init__(self) -> None:
+        self.begun: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._leave = threading.Semaphore(0)
+        self._is_free = False
+
+    def step(self, state: ToyState) -> ToyState:
+        """Waits for `let`."""
+        self.begun.put(state.workload.prompt)
+        if not self._is_free:
+            assert self._leave.acquire(timeout=PATIENCE_SECONDS)
+        return super().step(state)
+
+    def until_step(self) -> str:
+        """Waits until a step has begun; gives the prompt of its request."""
+        return self.begun.get(timeout=PATIENCE_SECONDS)
+
+    def let(self, steps: int = 1) -> None:
+        """Lets that many steps happen."""
+        self._leave.release(steps)
+
+    def free(self) -> None:
+        """Lets all steps happen from now on."""
+        self._is_free = True
+        self._leave.release(1000)
+
+
+def engine_of(**flags: Any) -> Engine:
+    """An engine on the toy that is not started."""
+    return Engine(resolve({"model": "toy", **flags}, {}))
+
+
+def request(prompt: str = "a kite", *, output: OutputSpec | None = None, **values: Any) -> GenerationRequest:
+    """A small request. `timeout_seconds` and `request_id` belong to it, other values to its sampling."""
+    own = {name: values.pop(name) for name in ("timeout_seconds", "request_id") if name in values}
+    sampling = DiffusionSamplingParams(**{"height": 16, "width": 16, "num_frames": 3, "seed": 1, **values})
+    return GenerationRequest(prompt=prompt, sampling=sampling, output=output or OutputSpec(), **own)
+
+
+def ticket(
+    on_event: Callable[[Any], None] | None = None, *, timeout_seconds: float | None = None, **values: Any
+) -> Ticket:
+    """A ticket of a small request."""
+    workload = admit(request(**values), find_checkpoint("toy"))
+    return Ticket(workload, on_event or Heard(), timeout_seconds=timeout_seconds)
