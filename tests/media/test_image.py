@@ -1,0 +1,21 @@
+"""A picture is written as it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from omnireel.errors import InvalidRequest
+from omnireel.media.image import write_picture
+
+
+def test_a_png_comes_back_exactly(tmp_path):
+    frame = np.random.default_rng(0).integers(0, 256, (8, 6, 3), dtype=np.uint8)
+    write_picture(frame, tmp_path / "a.png")
+    assert np.array_equal(np.asarray(Image.open(tmp_path / "a.png")), frame)
+
+
+def test_an_unknown_suffix_is_refused(tmp_path):
+    with pytest.raises(InvalidRequest, match="must end in"):
+        write_picture(np.zeros((2, 2, 3), np.uint8), tmp_path / "a.exe")
