@@ -73,6 +73,9 @@ def _tokenizer(folder: Path) -> Any:
 
     if not folder.is_dir():
         raise BadCheckpoint(folder.name, "the component's folder is missing")
+    # The library makes an empty tokenizer of an empty folder and says nothing.
+    if not ((folder / "tokenizer.json").is_file() or (folder / "vocab.json").is_file()):
+        raise BadCheckpoint(folder.name, "holds no tokenizer", expected="tokenizer.json, or vocab.json and merges.txt")
     try:
         return Qwen2TokenizerFast.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, TypeError) as error:

@@ -1,0 +1,114 @@
+"""The text encoder is cut where the model reads, and what lies behind is never touched."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.support.tiny_h3 import text_encoder, write_tokenizer
+
+from omnireel.errors import BadCheckpoint, InvalidRequest
+from omnireel.models.minimax_h3.conditioner import Conditioner
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    root = tmp_path_factory.mktemp("conditioner")
+    text_encoder(num_layers=4).save_pretrained(root / "text_encoder")
+    write_tokenizer(root / "tokenizer")
+    return root
+
+
+@pytest.fixture
+def root(saved, tmp_path) -> Path:
+    return Path(shutil.copytree(saved, tmp_path / "c"))
+
+
+def conditioner(root: Path, *, num_layers: int = 2, dtype: torch.dtype | None = torch.float32) -> Conditioner:
+    return Conditioner(root, num_layers=num_layers, device=torch.device("cpu"), dtype=dtype)
+
+
+def edit(root: Path, change) -> None:
+    file = root / "text_encoder" / "model.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
+def test_layers_behind_the_one_that_is_read_do_not_matter(root):
+    before = conditioner(root).encode("a ball")[0]
+
+    def change(tensors):
+        for key in tensors:
+            if (
+                "layers.2." in key
+                or "layers.3." in key
+                or key in ("lm_head.weight", "model.language_model.norm.weight")
+            ):
+                tensors[key] = torch.full_like(tensors[key], torch.nan)
+
+    edit(root, change)
+    assert torch.equal(conditioner(root).encode("a ball")[0], before)
+
+
+def test_layers_behind_are_not_built(root):
+    assert len(conditioner(root)._model.language_model.layers) == 2
+
+
+def test_tags_say_text_for_every_token(root):
+    states, tags = conditioner(root).encode("abc")
+    assert states.shape == (1, 3, 32)
+    assert tags.tolist() == [1, 1, 1]
+
+
+def test_the_type_is_the_one_asked_for(root):
+    assert conditioner(root, dtype=torch.bfloat16).encode("abc")[0].dtype == torch.bfloat16
+
+
+def test_a_prompt_over_the_limit_is_refused_and_not_cut(root):
+    made = conditioner(root)
+    assert len(made.tokens("a" * 512)) == 512
+    with pytest.raises(InvalidRequest, match=r"513 tokens.* 1 to 512"):
+        made.tokens("a" * 513)
+
+
+@pytest.mark.parametrize("num_layers", [4, 50])
+def test_too_few_layers_are_refused(root, num_layers):
+    with pytest.raises(BadCheckpoint, match=f"expected more than {num_layers}, found 4"):
+        conditioner(root, num_layers=num_layers)
+
+
+def test_another_encoder_is_refused(root):
+    file = root / "text_encoder" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"model_type": "llama"}))
+    with pytest.raises(BadCheckpoint, match=r"qwen3_vl.*llama"):
+        conditioner(root)
+
+
+def test_an_unexpected_tensor_is_refused(root):
+    edit(root, lambda tensors: tensors.update({"model.language_model.extra": torch.ones(1)}))
+    with pytest.raises(BadCheckpoint, match=r"model\.language_model\.extra"):
+        conditioner(root)
+
+
+def test_a_missing_tensor_is_refused(root):
+    edit(root, lambda tensors: tensors.pop("model.language_model.layers.1.mlp.up_proj.weight"))
+    with pytest.raises(BadCheckpoint, match=r"layers\.1\.mlp\.up_proj"):
+        conditioner(root)
+
+
+def test_a_missing_tokenizer_is_refused(root):
+    shutil.rmtree(root / "tokenizer")
+    with pytest.raises(BadCheckpoint, match="tokenizer"):
+        conditioner(root)
+
+
+def test_an_empty_tokenizer_folder_is_refused(root):
+    shutil.rmtree(root / "tokenizer")
+    (root / "tokenizer").mkdir()
+    with pytest.raises(BadCheckpoint, match="tokenizer"):
+        conditioner(root)

@@ -1,0 +1,164 @@
+"""The pipeline on the embedded checkpoint: what repeats, what differs, and what a broken folder says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from omnireel.attention import AttentionConfig, AttentionSpec
+from omnireel.errors import BadCheckpoint, BadSetting
+from omnireel.models.discover import admit, find_checkpoint, load_pipeline
+from omnireel.models.minimax_h3.facts import FACTS
+from omnireel.models.protocol import BuildContext
+from omnireel.platforms import find_platform
+from omnireel.request import DiffusionSamplingParams, GenerationRequest
+
+MINI = FACTS.builtin["mini-h3"]
+
+
+def context(name: str = "mini-h3", *, dtype: str = "float32", attention: AttentionConfig | None = None) -> BuildContext:
+    return BuildContext(
+        checkpoint=find_checkpoint(name),
+        platform=find_platform("cpu"),
+        device="cpu",
+        dtype=dtype,
+        attention=attention or AttentionConfig(),
+    )
+
+
+@pytest.fixture(scope="module")
+def pipeline():
+    return load_pipeline(context())
+
+
+def workload(**sampling):
+    chosen = {
+        "height": 32,
+        "width": 64,
+        "num_frames": 107,
+        "num_inference_steps": 4,
+        "seed": 1,
+        "output_type": "latent",
+    } | sampling
+    request = GenerationRequest(prompt="a ball", sampling=DiffusionSamplingParams(**chosen))
+    return admit(request, find_checkpoint("mini-h3"))
+
+
+def run(pipeline, **sampling):
+    work = workload(**sampling)
+    state = pipeline.prepare(work, pipeline.encode(work))
+    while state.steps_done < state.num_steps:
+        state = pipeline.step(state)
+    return pipeline.decode(state)
+
+
+def test_the_same_seed_gives_the_same_latents_and_another_does_not(pipeline):
+    first, again, other = run(pipeline), run(pipeline), run(pipeline, seed=2)
+    for name in ("video", "audio"):
+        assert np.array_equal(first.latents[name], again.latents[name])
+        assert not np.array_equal(first.latents[name], other.latents[name])
+
+
+def test_latents_have_the_shapes_of_the_vaes(pipeline):
+    latents = run(pipeline).latents
+    assert latents["video"].shape == (1, 24, 32, 2, 4)
+    assert latents["audio"].shape == (2, 32, 178)
+
+
+def test_shifts_and_prompt_change_the_result(pipeline):
+    plain = run(pipeline).latents["video"]
+    assert not np.array_equal(plain, run(pipeline, flow_shift=3.0).latents["video"])
+    assert not np.array_equal(run(pipeline).latents["audio"], run(pipeline, audio_flow_shift=9.0).latents["audio"])
+
+
+def test_frames_and_sound_have_the_sizes_asked_for(pipeline):
+    output = run(pipeline, output_type="frames")
+    assert output.frames.shape == (107, 32, 64, 3)
+    assert output.frames.dtype == np.uint8
+    assert output.wave.shape == (2, 178 * 800)
+    assert (output.fps, output.sample_rate_hz) == (24.0, 32_000)
+
+
+def test_a_preview_is_one_frame_of_the_clip_and_changes_nothing(pipeline):
+    work = workload()
+    state = pipeline.prepare(work, pipeline.encode(work))
+    assert pipeline.preview(state) is None
+    state = pipeline.step(state)
+    rows = state.video_rows.clone()
+    assert pipeline.preview(state).shape == (32, 64, 3)
+    assert torch.equal(state.video_rows, rows)
+
+
+def test_the_preview_after_the_last_step_shows_the_clip(pipeline):
+    work = workload()
+    state = pipeline.prepare(work, pipeline.encode(work))
+    while state.steps_done < state.num_steps:
+        state = pipeline.step(state)
+    assert torch.equal(pipeline._clean_video(state).flatten().sort()[0], state.video_rows.flatten().sort()[0])
+
+
+def test_bfloat16_keeps_the_parts_that_must_be_float32():
+    made = load_pipeline(context(dtype="bfloat16"))._transformer
+    types = {name: parameter.dtype for name, parameter in made.named_parameters()}
+    assert types["proj_in.weight"] == types["time_embedder.linear_1.bias"] == torch.float32
+    assert types["transformer_blocks.0.ff.net.0.proj.weight"] == torch.bfloat16
+
+
+def test_an_attention_backend_that_cannot_serve_is_refused_at_build():
+    chosen = AttentionConfig(default=AttentionSpec(backend="CUDNN_ATTN"))
+    with pytest.raises(BadSetting, match="CUDNN_ATTN"):
+        load_pipeline(context(attention=chosen))
+
+
+def test_no_weight_lands_on_an_ambient_device():
+    with torch.device("meta"):
+        made = load_pipeline(context())
+    assert not made._video_vae._vae.decoder.proj_out.weight.is_meta
+
+
+@pytest.mark.parametrize("component", ["transformer", "text_encoder", "vae", "audio_vae", "tokenizer"])
+def test_a_missing_component_is_named(tmp_path, component):
+    root = Path(shutil.copytree(MINI, tmp_path / "broken"))
+    shutil.rmtree(root / component)
+    with pytest.raises(BadCheckpoint, match=component):
+        load_pipeline(context(str(root)))
+
+
+@pytest.mark.parametrize("component", ["transformer", "text_encoder", "vae", "audio_vae"])
+def test_a_cut_short_weight_file_is_named(tmp_path, component):
+    root = Path(shutil.copytree(MINI, tmp_path / "broken"))
+    (file,) = (root / component).glob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(BadCheckpoint, match=f"{component}/{file.name}: .*cut short"):
+        load_pipeline(context(str(root)))
+
+
+def test_a_transformer_config_with_an_unknown_key_is_refused(tmp_path):
+    root = Path(shutil.copytree(MINI, tmp_path / "broken"))
+    file = root / "transformer" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"num_experts": 8}))
+    with pytest.raises(BadCheckpoint, match="num_experts"):
+        load_pipeline(context(str(root)))
+
+
+def test_a_vae_without_statistics_is_refused(tmp_path):
+    root = Path(shutil.copytree(MINI, tmp_path / "broken"))
+    file = root / "audio_vae" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"latents_mean": None}))
+    with pytest.raises(BadCheckpoint, match="latents_mean"):
+        load_pipeline(context(str(root)))
+
+
+def test_the_digest_follows_the_weights(tmp_path, pipeline):
+    root = Path(shutil.copytree(MINI, tmp_path / "other"))
+    assert load_pipeline(context(str(root))).weights_digest == pipeline.weights_digest
+    (file,) = (root / "vae").glob("*.safetensors")
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    assert load_pipeline(context(str(root))).weights_digest != pipeline.weights_digest

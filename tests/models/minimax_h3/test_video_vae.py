@@ -1,0 +1,42 @@
+"""Pixels of the picture decoder."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from omnireel.models.minimax_h3.facts import FACTS
+from omnireel.models.minimax_h3.video_vae import PIXEL_MEAN, PIXEL_STD, VideoVae
+
+MINI = FACTS.builtin["mini-h3"]
+
+
+@pytest.fixture(scope="module")
+def vae():
+    return VideoVae(MINI, device=torch.device("cpu"), is_mixed=False)
+
+
+@pytest.mark.parametrize(("latent_frames", "frames"), [(7, 22), (12, 39), (32, 107)])
+@torch.inference_mode()
+def test_latents_become_the_frames_they_stand_for(vae, latent_frames, frames):
+    made = vae.decode(torch.randn(1, 24, latent_frames, 2, 4))
+    assert made.shape == (frames, 32, 64, 3)
+
+
+@torch.inference_mode()
+def test_frames_are_the_decoders_pixels_rounded(vae):
+    latents = torch.randn(1, 24, 7, 2, 2)
+    made = vae.decode(latents)
+    (pixels,) = vae._vae.decode(latents, return_dict=False)
+    unit = pixels[0].permute(1, 2, 3, 0) * torch.tensor(PIXEL_STD) + torch.tensor(PIXEL_MEAN)
+    assert np.abs(made - (unit.clamp(0, 1) * 255).numpy()).max() <= 0.5 + 1e-3
+
+
+@torch.inference_mode()
+def test_the_mixed_layout_stays_close(vae):
+    latents = torch.randn(1, 24, 7, 2, 2)
+    mixed = VideoVae(MINI, device=torch.device("cpu"), is_mixed=True)
+    assert mixed._vae.decoder.proj_out.weight.dtype == torch.bfloat16
+    assert mixed._vae.encoder.conv_in.weight.dtype == torch.float32
+    assert np.abs(mixed.decode(latents).astype(int) - vae.decode(latents)).mean() < 3

@@ -1,0 +1,54 @@
+"""Checks give the value or say field, value and what is allowed."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from omnireel.errors import InvalidRequest
+from omnireel.models import checks
+
+
+@pytest.mark.parametrize("value", [4, 4.0, 8])
+def test_whole_numbers_pass(value):
+    assert checks.whole("height", value, 4, 8, multiple=4) == int(value)
+
+
+@pytest.mark.parametrize("value", [3, 9, 6, 4.5, math.nan, math.inf, "4", None, True])
+def test_what_is_no_such_whole_number_is_refused(value):
+    with pytest.raises(InvalidRequest, match="height: .* from 4 to 8 that is a multiple of 4"):
+        checks.whole("height", value, 4, 8, multiple=4)
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf, "1", True, 2.1, None])
+def test_what_is_no_such_number_is_refused(value):
+    with pytest.raises(InvalidRequest, match="seconds"):
+        checks.number("seconds", value, 0, 2)
+
+
+@pytest.mark.parametrize("seed", [-(2**63), -1, 0, 2**63 - 1])
+def test_every_64_bit_seed_passes(seed):
+    assert checks.seed_or_random(seed) == seed
+
+
+@pytest.mark.parametrize("seed", [2**63, -(2**63) - 1, 1.5, math.nan])
+def test_other_seeds_are_refused(seed):
+    with pytest.raises(InvalidRequest, match="seed"):
+        checks.seed_or_random(seed)
+
+
+def test_drawn_seeds_differ():
+    assert len({checks.seed_or_random(None) for _ in range(8)}) > 1
+
+
+@pytest.mark.parametrize("prompt", ["", " \n\t", None, 3])
+def test_prompts_that_say_nothing_are_refused(prompt):
+    with pytest.raises(InvalidRequest, match="prompt"):
+        checks.prompt_text(prompt)
+
+
+def test_an_unknown_key_names_the_nearest():
+    with pytest.raises(InvalidRequest, match=r"extra_args\.flow_shfit") as raised:
+        checks.no_unknown("extra_args", {"flow_shfit": 1}, ("flow_shift", "task"))
+    assert "'flow_shift'" in raised.value.hint
