@@ -17,7 +17,7 @@ def test_whole_numbers_pass(value):
 
 @pytest.mark.parametrize("value", [3, 9, 6, 4.5, math.nan, math.inf, "4", None, True])
 def test_what_is_no_such_whole_number_is_refused(value):
-    with pytest.raises(InvalidRequest, match="height: .* from 4 to 8 that is a multiple of 4"):
+    with pytest.raises(InvalidRequest, match=r"height: .* from 4 to 8 that is a multiple of 4"):
         checks.whole("height", value, 4, 8, multiple=4)
 
 
