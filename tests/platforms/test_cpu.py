@@ -42,3 +42,15 @@ def test_torchs_allocator_error_is_recognised_with_its_size():
 def test_a_memory_error_is_recognised_and_others_are_not():
     assert PLATFORM.out_of_memory(MemoryError(), "step") is not None
     assert PLATFORM.out_of_memory(RuntimeError("shapes differ"), "step") is None
+
+
+def test_giving_memory_back_is_always_possible():
+    PLATFORM.release_memory()
+
+
+def test_a_machine_without_proc_has_a_name_and_a_peak(monkeypatch, tmp_path):
+    for file in ("_STATUS", "_CLEAR_REFS", "_CPUINFO"):
+        monkeypatch.setattr(f"omnireel.platforms.cpu.{file}", tmp_path / "missing" / "file")
+    PLATFORM.reset_peak_memory()
+    assert PLATFORM.peak_memory_bytes() > 2**20
+    assert PLATFORM.devices()[0].name
