@@ -22,6 +22,7 @@ def clip_with(tmp_path):
         with Omni("toy") as omni:
             sampling = DiffusionSamplingParams(height=16, width=16, num_frames=3, seed=5)
             (result,) = omni.generate("a kite", sampling)
+        assert result.recipe is not None
         write_clip(result.output, tmp_path / CLIP, recipe=replace(result.recipe, **changes))
         return result.recipe
 
