@@ -50,6 +50,7 @@ def write_video(
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
         if audio is not None:
+            assert sound_hz is not None
             wave = np.zeros((2, sound_hz), np.float32)
             wave[0] = 0.5 * np.sin(2 * np.pi * 440 * np.arange(sound_hz) / sound_hz)
             block = av.AudioFrame.from_ndarray(wave, format="fltp", layout="stereo")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -35,7 +36,7 @@ PATCH = (1, 2, 2)
 TARGETS = [(37, 2, 2, 207), (62, 48, 84, 348), (32, 8, 14, 178), (2, 6, 10, 8), (17, 34, 2, 93), (102, 4, 26, 575)]
 
 
-def same(ours: PackedLayout, theirs: tuple) -> None:
+def same(ours: PackedLayout, theirs: tuple[Any, ...]) -> None:
     positions, tags, video, audio, text, condition_video, condition_audio = theirs
     assert_close("layout", ours.position_ids, positions)
     for mine, other in ((ours.token_tags, tags), (ours.video_indices, video), (ours.audio_indices, audio)):
@@ -142,4 +143,4 @@ def test_sound_rows_are_ear_after_ear_and_come_back():
 def test_canvases(ratio, short_edge):
     limits = Limits(canvas_short_edge=short_edge, canvas_max_pixels=short_edge * short_edge * 7 // 4)
     theirs = resolve_canvas_size(*ratio, 32, limits.canvas_short_edge, limits.canvas_max_pixels)
-    assert geometry.canvas(*ratio, limits) == tuple(theirs)
+    assert geometry.canvas(ratio[0], ratio[1], limits) == tuple(theirs)

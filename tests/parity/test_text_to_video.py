@@ -60,7 +60,8 @@ def reference_text(checkpoint: Path) -> torch.Tensor:
         states = encoder(
             input_ids=input_ids, attention_mask=torch.ones_like(input_ids), output_hidden_states=True, use_cache=False
         ).hidden_states
-    return states[50]
+    read: torch.Tensor = states[50]
+    return read
 
 
 def theirs(checkpoint: Path, *, points: int, seed: int, size: tuple[int, int] = (32, 32)) -> Any:
@@ -77,7 +78,7 @@ def theirs(checkpoint: Path, *, points: int, seed: int, size: tuple[int, int] = 
     )
     from diffusers.modular_pipelines.modular_pipeline import SequentialPipelineBlocks
 
-    class Blocks(SequentialPipelineBlocks):
+    class Blocks(SequentialPipelineBlocks):  # type: ignore[misc]
         model_name = "minimax-h3"
         block_classes: ClassVar = [MiniMaxH3CoreDenoiseStep, MiniMaxH3DecodeStep]
         block_names: ClassVar = ["denoise", "decode"]
@@ -119,6 +120,8 @@ def test_the_conditioner_gives_the_reference_states_bit_for_bit(checkpoint):
 def test_a_whole_run_is_the_references(checkpoint, points, size):
     expected = theirs(checkpoint, points=points, seed=7, size=size)
     made = ours(checkpoint, points=points, seed=7, output_type="frames", size=size)
+    assert made.frames is not None
+    assert made.wave is not None
     latents = ours(checkpoint, points=points, seed=7, output_type="latent", size=size).latents
     assert latents is not None
     assert_close("loop_latents", torch.from_numpy(latents["video"]), expected.get("latents"))

@@ -8,6 +8,7 @@ Everything is drawn from a seed with numpy alone. A `Scene` says what is in a cl
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -185,7 +186,7 @@ def background(name: str) -> npt.NDArray[np.float32]:
 
 def signed_distance(
     shape: str, x: npt.NDArray[np.float32], y: npt.NDArray[np.float32], radius: float, angle: float
-) -> npt.NDArray[np.float32]:
+) -> npt.NDArray[Any]:
     """Signed distance in pixels to the outline (exact for circle and ring, within a pixel near the edge for others)."""
     if shape == "circle":
         return np.hypot(x, y) - radius
@@ -207,7 +208,7 @@ def signed_distance(
     edge = dent - tip
     normal = np.array([-edge[1], edge[0]]) / np.hypot(*edge)
     normal = normal if normal @ tip > 0 else -normal
-    return ((px - tip[0]) * normal[0] + (py - tip[1]) * normal[1]).astype(np.float32)
+    return np.asarray((px - tip[0]) * normal[0] + (py - tip[1]) * normal[1], np.float32)
 
 
 def sound(scene: Scene, num_frames: int = NUM_FRAMES) -> npt.NDArray[np.float32]:
@@ -244,7 +245,7 @@ def _timbre(shape: str, pitch_hz: float, seconds: npt.NDArray[np.float64]) -> np
         "ring": ((1, 0.8), (4, 0.6)),
     }
     parts = [level * np.sin(2 * np.pi * k * pitch_hz * seconds) for k, level in harmonics[shape]]
-    return np.sum(parts, axis=0)
+    return np.asarray(np.sum(parts, axis=0))
 
 
 _NOUNS = {

@@ -7,16 +7,11 @@ Shape letters: T frames, H height, W width, N samples.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from data import COLOURS, DIRECTIONS, FPS, PITCHES_HZ, SHAPES, Scene, signed_distance
+from tools.mini_h3.data import COLOURS, DIRECTIONS, FPS, PITCHES_HZ, SHAPES, Scene, signed_distance
 
 BRIGHT = 0.52
 """A pixel is of the shape when its brightest channel is above this; backgrounds stay below 0.4, colours above 0.85."""
@@ -100,7 +95,9 @@ def look(frames: npt.NDArray[np.uint8]) -> Sight:
 
 def _colour(frames: npt.NDArray[np.uint8], masks: npt.NDArray[np.bool_]) -> str:
     found = np.median(frames[masks].astype(np.float64) / 255, axis=0)
-    return min(COLOURS, key=lambda name: float(np.abs(np.array(COLOURS[name]) - found).sum()))
+    distances = {name: float(np.abs(np.array(colour) - found).sum()) for name, colour in COLOURS.items()}
+    nearest: str = min(distances, key=lambda name: distances[name])
+    return nearest
 
 
 def _shape(masks: npt.NDArray[np.bool_], centre: npt.NDArray[np.float64], area: npt.NDArray[np.float64]) -> str:
@@ -110,7 +107,8 @@ def _shape(masks: npt.NDArray[np.bool_], centre: npt.NDArray[np.float64], area: 
             continue
         for shape, overlap in _overlaps(masks[k], centre[k], area[k]).items():
             votes[shape] += overlap
-    return max(votes, key=lambda name: votes[name])
+    best: str = max(votes, key=lambda name: votes[name])
+    return best
 
 
 def _overlaps(mask: npt.NDArray[np.bool_], centre: npt.NDArray[np.float64], area: float) -> dict[str, float]:

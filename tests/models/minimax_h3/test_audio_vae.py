@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from tests.support.mini import MINI
 
 from omnireel.models.minimax_h3.audio_vae import AudioVae
-from omnireel.models.minimax_h3.facts import FACTS
 
 
 @torch.inference_mode()
 def test_a_latent_is_800_samples_and_ears_do_not_mix():
-    vae = AudioVae(FACTS.builtin["mini-h3"], device=torch.device("cpu"))
+    vae = AudioVae(MINI, device=torch.device("cpu"))
     latents = torch.randn(2, vae.latent_channels, 20)
     wave = vae.decode(latents)
     assert wave.shape == (2, 16_000)

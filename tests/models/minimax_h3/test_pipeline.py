@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.support.mini import MINI
 
 from omnireel.attention import AttentionConfig, AttentionSpec
 from omnireel.errors import BadCheckpoint, BadSetting
 from omnireel.models.discover import admit, find_checkpoint, load_pipeline
-from omnireel.models.minimax_h3.facts import FACTS
 from omnireel.models.protocol import BuildContext
 from omnireel.platforms import find_platform
 from omnireel.request import DiffusionSamplingParams, GenerationRequest
 
-MINI = FACTS.builtin["mini-h3"]
+
+def built(context: BuildContext) -> Any:
+    """The pipeline with its insides open."""
+    return load_pipeline(context)
 
 
 def context(name: str = "mini-h3", *, dtype: str = "float32", attention: AttentionConfig | None = None) -> BuildContext:
@@ -37,7 +41,7 @@ def pipeline():
 
 
 def workload(**sampling):
-    chosen = {
+    chosen: dict[str, Any] = {
         "height": 32,
         "width": 64,
         "num_frames": 107,
@@ -103,7 +107,7 @@ def test_the_preview_after_the_last_step_shows_the_clip(pipeline):
 
 
 def test_bfloat16_keeps_the_parts_that_must_be_float32():
-    made = load_pipeline(context(dtype="bfloat16"))._transformer
+    made = built(context(dtype="bfloat16"))._transformer
     types = {name: parameter.dtype for name, parameter in made.named_parameters()}
     assert types["proj_in.weight"] == types["time_embedder.linear_1.bias"] == torch.float32
     assert types["transformer_blocks.0.ff.net.0.proj.weight"] == torch.bfloat16
@@ -117,7 +121,7 @@ def test_an_attention_backend_that_cannot_serve_is_refused_at_build():
 
 def test_no_weight_lands_on_an_ambient_device():
     with torch.device("meta"):
-        made = load_pipeline(context())
+        made = built(context())
     assert not made._video_vae._vae.decoder.proj_out.weight.is_meta
 
 

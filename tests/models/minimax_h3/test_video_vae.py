@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.support.mini import MINI
 
-from omnireel.models.minimax_h3.facts import FACTS
 from omnireel.models.minimax_h3.video_vae import PIXEL_MEAN, PIXEL_STD, VideoVae
-
-MINI = FACTS.builtin["mini-h3"]
 
 
 @pytest.fixture(scope="module")
