@@ -90,8 +90,8 @@ class HeldToy(ToyPipeline):
 
 
 def engine_of(**flags: Any) -> Engine:
-    """An engine on the toy that is not started."""
-    return Engine(resolve({"model": "toy", **flags}, {}))
+    """An engine on the toy that is not started; on the processor, where its memory is."""
+    return Engine(resolve({"model": "toy", "device": "cpu", **flags}, {}))
 
 
 def request(prompt: str = "a kite", *, output: OutputSpec | None = None, **values: Any) -> GenerationRequest:

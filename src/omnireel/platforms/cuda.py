@@ -53,7 +53,8 @@ class Cuda:
         torch.cuda.synchronize(index)
 
     def reset_peak_memory(self, index: int = 0) -> None:
-        """Starts a new measurement."""
+        """Starts a new measurement. Torch knows no device before it is initialised, which is done once."""
+        torch.cuda.init()
         torch.cuda.reset_peak_memory_stats(index)
 
     def peak_memory_bytes(self, index: int = 0) -> int:
