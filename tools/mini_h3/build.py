@@ -2,38 +2,54 @@
 
     python tools/mini_h3/build.py --output src/omnireel/models/minimax_h3/mini
 
-Weights come from a seeded initialiser; the same seed gives the same files. Only the classes that define the published layout
-are used to make and save it, so what it proves of the loader is real.
+Weights come from `initial.py`; the same seed gives the same files. Only the classes that define the published layout are
+used to make and save it, so what it proves of the loader is real.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import math
 import shutil
+import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tools.mini_h3.initial import Draw, attend_to_words, fill, sing, smooth_picture
 
 CONDITION_LAYER = 2
 SPECIAL_TOKENS = ("<|endoftext|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 
 TRANSFORMER: dict[str, Any] = {
-    "num_attention_heads": 3, "attention_head_dim": 64, "hidden_size": 192, "num_layers": 3, "num_refiner_layers": 1,
-    "ffn_dim": 384, "in_channels": 24, "audio_in_channels": 32, "patch_size": (1, 2, 2), "text_dim": 128, "freq_dim": 64,
+    "num_attention_heads": 4, "attention_head_dim": 64, "hidden_size": 128, "num_layers": 4, "num_refiner_layers": 1,
+    "ffn_dim": 256, "in_channels": 24, "audio_in_channels": 32, "patch_size": (1, 2, 2), "text_dim": 64, "freq_dim": 64,
     "time_embed_hidden_dim": 64, "time_embed_dim": 32, "rope_freq_dim": 8,
 }  # fmt: skip
+FLOAT32_PARTS = ("proj_in", "audio_proj_in", "time_embedder", "proj_out", "audio_proj_out")
 VIDEO_VAE: dict[str, Any] = {
-    "latent_channels": 24, "block_out_channels": (8, 8, 16, 16, 32, 32), "layers_per_block": 1, "norm_num_groups": 8,
-    "decoder_num_layers": 3, "decoder_num_attention_heads": 2, "decoder_attention_head_dim": 64, "decoder_ffn_mult": 2,
+    "latent_channels": 24, "block_out_channels": (8, 8, 8, 16, 16, 16), "layers_per_block": 1, "norm_num_groups": 8,
+    "decoder_num_layers": 2, "decoder_num_attention_heads": 4, "decoder_attention_head_dim": 32, "decoder_ffn_mult": 1,
 }  # fmt: skip
 AUDIO_VAE: dict[str, Any] = {
-    "encoder_dim": 4, "latent_dim": 64, "num_attention_heads": 2, "decoder_dim": 128, "resblock_kernel_sizes": (3, 7),
+    "encoder_dim": 2, "latent_dim": 64, "num_attention_heads": 2, "decoder_dim": 128, "resblock_kernel_sizes": (3, 5),
     "resblock_dilation_sizes": ((1, 3), (1, 3)), "latents_mean": (0.0,) * 32, "latents_std": (1.0,) * 32,
+}  # fmt: skip
+TEXT: dict[str, Any] = {
+    "vocab_size": 264, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": CONDITION_LAYER + 1,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 4096,
+    "rope_parameters": {
+        "rope_type": "default", "rope_theta": 10000.0, "mrope_section": [6, 5, 5], "mrope_interleaved": True,
+    },
+}  # fmt: skip
+VISION: dict[str, Any] = {
+    "depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "patch_size": 16, "temporal_patch_size": 2,
+    "spatial_merge_size": 2, "out_hidden_size": 64, "num_position_embeddings": 256, "deepstack_visual_indexes": [],
 }  # fmt: skip
 
 
@@ -50,24 +66,13 @@ def main() -> None:
 
 
 def build(output: Path, *, seed: int) -> None:
-    """Writes the whole checkpoint."""
-    from diffusers import AutoencoderKLMiniMaxH3, AutoencoderKLMiniMaxH3Audio, MiniMaxH3Transformer3DModel
-
-    generator = torch.Generator().manual_seed(seed)
+    """Writes the whole checkpoint into a new directory."""
     output.mkdir(parents=True)
-    transformer = _filled(MiniMaxH3Transformer3DModel(**TRANSFORMER), generator)
-    _save(
-        transformer,
-        output / "transformer",
-        keep_float32=("proj_in", "audio_proj_in", "time_embedder", "proj_out", "audio_proj_out"),
-    )
-    vae = _filled(AutoencoderKLMiniMaxH3(**VIDEO_VAE), generator)
-    _smooth_patches(vae, generator)
-    _save(vae, output / "vae")
-    audio_vae = _filled(AutoencoderKLMiniMaxH3Audio(**AUDIO_VAE), generator)
-    _save(audio_vae, output / "audio_vae", dtype=torch.float16)
+    _save(_transformer(Draw(seed, "transformer")), output / "transformer", float32_parts=FLOAT32_PARTS)
+    _save(_video_vae(Draw(seed, "vae")), output / "vae")
+    _save(_audio_vae(Draw(seed, "audio_vae")), output / "audio_vae", dtype=torch.float16)
+    _save_text_encoder(output / "text_encoder", Draw(seed, "text_encoder"))
     _write_tokenizer(output / "tokenizer")
-    _save_text_encoder(output / "text_encoder", generator)
     for folder, shift in (("scheduler", 12.0), ("audio_scheduler", 3.0)):
         _write_json(output / folder / "scheduler_config.json", {"_class_name": "MiniMaxH3Scheduler", "shift": shift})
     _write_json(output / "modular_model_index.json", _index())
@@ -75,78 +80,70 @@ def build(output: Path, *, seed: int) -> None:
         path.chmod(0o644)
 
 
-def _filled(model: nn.Module, generator: torch.Generator) -> Any:
-    """Draws every weight so that signals keep their size; norms stay near one, layer scales near a half."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            leaf = name.rsplit(".", 1)[-1]
-            if leaf == "weight_g":
-                continue
-            noise = torch.randn(parameter.shape, generator=generator)
-            if leaf in ("scale1", "scale2"):
-                parameter.copy_(0.5 + 0.05 * noise)
-            elif parameter.ndim == 1:
-                is_gain = leaf == "weight"
-                parameter.copy_((1.0 if is_gain else 0.0) + 0.05 * noise)
-            else:
-                parameter.copy_(noise / math.sqrt(parameter[0].numel()))
-    return model
+def _transformer(draw: Draw) -> Any:
+    from diffusers import MiniMaxH3Transformer3DModel
+
+    transformer = MiniMaxH3Transformer3DModel(**TRANSFORMER)
+    fill(transformer, draw)
+    attend_to_words(transformer, draw, share=0.35, shift=1.0, sharpness=2.0)
+    return transformer
 
 
-def _smooth_patches(vae: Any, generator: torch.Generator) -> None:
-    """Makes the decoder's patches sums of slow waves: a random one would show noise."""
-    out = vae.decoder.proj_out
-    frames, size = 4, 16
-    axis = torch.linspace(0, 1, size)
-    waves = []
-    for k in range(3):
-        for j in range(3):
-            plane = torch.cos(math.pi * k * axis)[:, None] * torch.cos(math.pi * j * axis)[None, :]
-            waves.append(plane / (1 + k + j) ** 2)
-    basis = torch.stack(waves).reshape(len(waves), 1, 1, size * size).expand(-1, 3, frames, -1)
-    mix = torch.randn(out.in_features, len(waves), 3, 1, 1, generator=generator)
-    patches = (mix * basis[None]).sum(1) * 1.6 / math.sqrt(out.in_features)
-    with torch.no_grad():
-        out.weight.copy_(patches.reshape(out.in_features, -1).T)
-        out.bias.zero_()
+def _video_vae(draw: Draw) -> Any:
+    from diffusers import AutoencoderKLMiniMaxH3
+
+    vae = AutoencoderKLMiniMaxH3(**VIDEO_VAE)
+    fill(vae, draw)
+    smooth_picture(vae, draw, gain=17.0, kept_mean=0.25, tint=(0.8, 0.6, -2.0))
+    return vae
 
 
-def _save(model: Any, folder: Path, *, dtype: torch.dtype = torch.bfloat16, keep_float32: tuple[str, ...] = ()) -> None:
+def _audio_vae(draw: Draw) -> Any:
+    from diffusers import AutoencoderKLMiniMaxH3Audio
+
+    with warnings.catch_warnings():
+        # The published weights have the names of torch's older weight norm, which warns that it is old.
+        warnings.simplefilter("ignore", FutureWarning)
+        vae = AutoencoderKLMiniMaxH3Audio(**AUDIO_VAE)
+    fill(vae, draw)
+    sing(vae, draw, gain=0.12)
+    return vae
+
+
+def _save(
+    model: Any, folder: Path, *, dtype: torch.dtype = torch.bfloat16, float32_parts: tuple[str, ...] = ()
+) -> None:
     """Weights as the class names them, and its config as the class writes it."""
     folder.mkdir(parents=True)
     tensors = {}
     for name, tensor in model.state_dict().items():
-        kept = not tensor.is_floating_point() or set(name.split(".")) & set(keep_float32)
+        kept = not tensor.is_floating_point() or set(name.split(".")) & set(float32_parts)
         tensors[name] = tensor.contiguous() if kept else tensor.to(dtype).contiguous()
     save_file(tensors, folder / "diffusion_pytorch_model.safetensors", metadata={"format": "pt"})
     model.save_config(folder)
 
 
-def _save_text_encoder(folder: Path, generator: torch.Generator) -> None:
+def _save_text_encoder(folder: Path, draw: Draw) -> None:
     from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-    first = 256
-    ids = {name: first + k for k, name in enumerate(SPECIAL_TOKENS)}
+    ids = {name: 256 + k for k, name in enumerate(SPECIAL_TOKENS)}
     config = Qwen3VLConfig(
-        text_config={
-            "vocab_size": 264, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": CONDITION_LAYER + 1,
-            "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64, "max_position_embeddings": 4096,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [12, 10, 10], "mrope_interleaved": True},
-        },
-        vision_config={
-            "depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "patch_size": 16, "temporal_patch_size": 2,
-            "spatial_merge_size": 2, "out_hidden_size": 128, "num_position_embeddings": 256, "deepstack_visual_indexes": [],
-        },
+        text_config=TEXT,
+        vision_config=VISION,
         image_token_id=ids["<|image_pad|>"],
         video_token_id=ids["<|video_pad|>"],
         vision_start_token_id=ids["<|vision_start|>"],
         vision_end_token_id=ids["<|vision_end|>"],
         tie_word_embeddings=True,
-    )  # fmt: skip
-    model = _filled(Qwen3VLForConditionalGeneration(config), generator)
+    )
+    model = Qwen3VLForConditionalGeneration(config)
+    fill(model, draw)
     model.to(torch.bfloat16).save_pretrained(folder)
     # Versions of the library do not belong into files that are to be the same everywhere.
     (folder / "generation_config.json").unlink(missing_ok=True)
+    saved = json.loads((folder / "config.json").read_text())
+    del saved["transformers_version"]
+    _write_json(folder / "config.json", saved)
 
 
 def _write_tokenizer(folder: Path) -> None:
