@@ -55,11 +55,67 @@ class MediaKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MediaInput:
-    """Decoded media of a request; the medium keeps its rate beside it.
+class MediaRef:
+    """A file given with a request, not opened yet. `name` is what errors call it, never its path.
 
-    frames: uint8 [T,H,W,3] RGB, T = 1 for a picture; wave: float32 [C,N] in [-1,1]. `role` is the model's word for what
-    it is for ("first_frame", "reference", ...); the order of a request's media is part of its meaning.
+    `role` is the model's word for what it is for ("first_frame", "last_frame", "reference"); the order of a request's media
+    is part of its meaning. start_seconds: where a clip or recording begins.
+    """
+
+    kind: MediaKind
+    role: str
+    source: Path | bytes
+    name: str
+    start_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaFacts:
+    """What a medium is, before it is decoded. `container` and the codecs are FFmpeg's or Pillow's names in lower case.
+
+    width, height: pixels as shown; fps: average frames a second; seconds: length, 0 where the file does not tell.
+    """
+
+    kind: MediaKind
+    role: str = ""
+    name: str = ""
+    container: str = ""
+    size_bytes: int = 0
+    width: int = 0
+    height: int = 0
+    fps: float = 0.0
+    seconds: float = 0.0
+    video_codec: str = ""
+    audio_codec: str = ""
+    channels: int = 0
+    sample_rate_hz: int = 0
+
+    @property
+    def has_sound(self) -> bool:
+        """True when there is an audio stream."""
+        return self.sample_rate_hz > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaPlan:
+    """How a model's rules want one medium prepared; None leaves as it is.
+
+    size: (width, height) of each frame, by Lanczos; fit: "stretch" its axes apart, or "cover" and crop the middle;
+    fps: time grid of a clip; max_frames: frames of a clip that are kept; max_seconds: sound that is kept, at its own rate.
+    """
+
+    size: tuple[int, int] | None = None
+    fit: str = "stretch"
+    fps: float | None = None
+    max_frames: int | None = None
+    max_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaInput:
+    """Decoded media of a request; the medium keeps its rate beside it. Order and `role` mean what they do in `MediaRef`.
+
+    frames: uint8 [T,H,W,3] RGB, T = 1 for a picture; wave: float32 [C,N] in [-1,1], C is 1 or 2.
     """
 
     kind: MediaKind
@@ -118,7 +174,7 @@ class GenerationRequest:
     """One thing asked for, as the user said it; nothing is checked against a model yet."""
 
     prompt: str
-    media: tuple[MediaInput, ...] = ()
+    media: tuple[MediaRef | MediaInput, ...] = ()
     sampling: DiffusionSamplingParams = field(default_factory=DiffusionSamplingParams)
     output: OutputSpec = field(default_factory=OutputSpec)
     timeout_seconds: float | None = None
@@ -129,7 +185,7 @@ class GenerationRequest:
 class Workload:
     """A request after the model's rules: every choice is settled, nothing is left to a default.
 
-    num_steps counts evaluations of the model. `batch_key` is equal for requests that may be stepped together;
+    media: prepared as the plans say, one plan each; empty until they are loaded. num_steps counts evaluations of the model. `batch_key` is equal for requests that may be stepped together;
     `cost` estimates the work in FLOP for the scheduler. `settings` holds what only the model reads, as plain data, and
     together with the other fields is what a recipe stores.
     """
@@ -150,6 +206,7 @@ class Workload:
     batch_key: tuple[Any, ...]
     cost: float
     output: OutputSpec
+    media_plans: tuple[MediaPlan, ...] = ()
     timeout_seconds: float | None = None
 
 

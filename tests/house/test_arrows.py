@@ -39,7 +39,7 @@ def test_rooms_import_downward_only():
     ("package", "rooms"),
     [
         ("av", {"media"}),
-        ("PIL", {"media"}),
+        ("PIL", {"media", "models"}),
         ("diffusers", {"models"}),
         ("transformers", {"models"}),
         ("accelerate", {"weights"}),

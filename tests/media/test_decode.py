@@ -128,7 +128,7 @@ def test_the_soundtrack_keeps_its_rate_and_a_silent_clip_has_none(tmp_path):
     sound = read_clip(write_video(tmp_path / "a.mp4", sound_hz=44100), name="a", fps=24).sound
     assert sound is not None
     assert sound.sample_rate_hz == 44100
-    middle = sound.wave[0, 11025:22050]
+    middle = sound.wave[0, 3000:9000]
     assert np.sqrt(np.mean(middle**2)) == pytest.approx(0.5 / np.sqrt(2), rel=0.05)
     assert read_clip(write_video(tmp_path / "b.mp4"), name="b", fps=24).sound is None
 
@@ -219,7 +219,7 @@ def test_stretch_scales_axes_apart_and_cover_crops_the_middle():
     picture[:, 30:60] = 255
     data = saved(Image.fromarray(picture), "PNG")
     assert read_picture(data, name="p", size=(30, 30))[0, 15, 2].max() < 30
-    assert read_picture(data, name="p", size=(30, 30), fit="cover")[0, 15, 2].min() > 225
+    assert read_picture(data, name="p", size=(30, 30), is_cover=True)[0, 15, 2].min() > 225
 
 
 @pytest.mark.parametrize("data", [b"", b"not a picture", b"\x89PNG\r\n\x1a\n" + b"\0" * 40])

@@ -9,6 +9,7 @@ import atexit
 import logging
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from omnireel.engine.scheduler import Scheduler
 from omnireel.engine.ticket import Ticket
 from omnireel.errors import Cancelled, EngineError, InvalidRequest, OmniReelError
 from omnireel.media.encode import check_writable, write_clip
+from omnireel.media.prepare import media_facts, prepared
 from omnireel.models import checks
 from omnireel.models.discover import admit
 from omnireel.observe.log import request_scope
@@ -121,7 +123,7 @@ class Engine:
             if request.sampling.output_type == "latent":
                 raise InvalidRequest("output_type", "latent", "only frames can be written to a file")
             check_writable(output.path)
-        return admit(request, self.checkpoint)
+        return admit(request, self.checkpoint, [media_facts(item, k) for k, item in enumerate(request.media)])
 
     def submit(self, request: GenerationRequest, on_event: OnEvent) -> Ticket:
         """Puts a request in line. Every event goes to `on_event`, ending with one result or error; see `Ticket`.
@@ -131,6 +133,8 @@ class Engine:
             EngineError: the engine is closed or has died.
         """
         workload = self.admit(request)
+        media = zip(request.media, workload.media_plans, strict=True)
+        workload = replace(workload, media=tuple(prepared(item, plan) for item, plan in media))
         timeout = self._config.run.timeout_seconds if request.timeout_seconds is None else request.timeout_seconds
         ticket = Ticket(workload, partial(self._deliver, request.request_id, on_event), timeout_seconds=timeout)
         with self._live_lock:

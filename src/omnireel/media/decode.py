@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from omnireel.request import FramesU8, WaveF32
-
-Fit = Literal["stretch", "cover"]
-"""How a picture meets a size of another shape: its axes are scaled apart, or it is scaled to cover and cropped."""
 
 ALPHA_COLOUR = (255, 255, 255)
 """Transparent pixels are shown over white."""
@@ -49,14 +46,14 @@ class Clip:
     sound: Sound | None
 
 
-def read_picture(source: Source, *, name: str, size: tuple[int, int] | None = None, fit: Fit = "stretch") -> FramesU8:
+def read_picture(source: Source, *, name: str, size: tuple[int, int] | None = None, is_cover: bool = False) -> FramesU8:
     """A picture as it is meant to be seen: EXIF turned, alpha over white, any colour model as RGB.
 
     Args:
         source: the file; of an animation the first frame is taken.
         name: what error messages call it.
         size: (width, height) to resize to with Lanczos; None keeps the size.
-        fit: see `Fit`.
+        is_cover: scale to cover the size and crop the middle; otherwise the axes are scaled apart.
 
     Returns:
         uint8 [1,H,W,3].
@@ -70,18 +67,18 @@ def read_picture(source: Source, *, name: str, size: tuple[int, int] | None = No
             shown = _as_rgb(ImageOps.exif_transpose(opened))
         except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
             raise MediaUnreadable(name, f"cannot be decoded as a picture ({reason(error)})") from None
-        return np.asarray(_fitted(shown, size, fit))[None].copy()
+        return np.asarray(_fitted(shown, size, is_cover=is_cover))[None].copy()
 
 
 def read_clip(
     source: Source,
     *,
     name: str,
-    fps: float,
+    fps: float | None,
     size: tuple[int, int] | None = None,
     max_frames: int | None = None,
     start_seconds: float = 0.0,
-    with_sound: bool = True,
+    max_sound_seconds: float | None = None,
 ) -> Clip:
     """A clip on an even time grid, by dropping and repeating whole frames as their timestamps say.
 
@@ -91,32 +88,32 @@ def read_clip(
     Args:
         source: the file; rotation is honoured.
         name: what error messages call it.
-        fps: rate of the grid.
+        fps: rate of the grid; None for the file's own average.
         size: (width, height) each frame is resized to with Lanczos; None keeps the size.
         max_frames: the grid ends here; None reads to the end.
         start_seconds: the grid starts here in the file.
-        with_sound: decode the soundtrack too, from the same start.
+        max_sound_seconds: sound that is kept; None keeps as much as there are frames.
     """
-    grid = _Grid(fps=fps, start_seconds=start_seconds, max_frames=max_frames)
     with open_container(source, name=name) as container:
+        fps = fps or _average_fps(container)
+        grid = _Grid(fps=fps, start_seconds=start_seconds, max_frames=max_frames)
         _fill_grid(grid, _shown_frames(container, name=name), size)
     if grid.frames is None:
         raise MediaUnreadable(name, f"has no pictures from second {start_seconds:g}")
+    seconds = len(grid.frames) / fps if max_sound_seconds is None else max_sound_seconds
     sound = None
-    if with_sound:
-        seconds = None if max_frames is None else max_frames / fps
-        with open_container(source, name=name) as container:
-            if container.streams.audio:
-                sound = _sound(container, name=name, start_seconds=start_seconds, max_seconds=seconds)
+    with open_container(source, name=name) as container:
+        if container.streams.audio:
+            sound = _sound(container, name=name, start_seconds=start_seconds, max_seconds=seconds)
     return Clip(frames=grid.frames, fps=fps, sound=sound)
 
 
-def read_sound(source: Source, *, name: str, max_seconds: float | None = None) -> Sound:
+def read_sound(source: Source, *, name: str, start_seconds: float = 0.0, max_seconds: float | None = None) -> Sound:
     """A recording, or the sound of a clip, at its own rate; more than two channels are mixed down to stereo."""
     with open_container(source, name=name) as container:
         if not container.streams.audio:
             raise MediaUnreadable(name, "has no sound")
-        sound = _sound(container, name=name, start_seconds=0.0, max_seconds=max_seconds)
+        sound = _sound(container, name=name, start_seconds=start_seconds, max_seconds=max_seconds)
     if sound is None:
         raise MediaUnreadable(name, "has no sound")
     return sound
@@ -137,12 +134,38 @@ def _as_rgb(picture: Image) -> Image:
     return picture.convert("RGB")
 
 
-def _fitted(picture: Image, size: tuple[int, int] | None, fit: Fit) -> Image:
+def fitted_frames(frames: FramesU8, size: tuple[int, int] | None, *, is_cover: bool = False) -> FramesU8:
+    """uint8 [T,H,W,3] resized frame by frame as `read_picture` does; the same array when nothing changes."""
+    from PIL import Image
+
+    if size is None or frames.shape[1:3] == (size[1], size[0]):
+        return frames
+    fitted = np.empty((len(frames), size[1], size[0], 3), np.uint8)
+    for k, frame in enumerate(frames):
+        fitted[k] = np.asarray(_fitted(Image.fromarray(frame), size, is_cover=is_cover))
+    return fitted
+
+
+def on_grid(frames: FramesU8, fps: float, grid_fps: float, *, max_frames: int | None = None) -> FramesU8:
+    """uint8 [T,H,W,3] of a steady rate on a grid of another, by the rule of `read_clip`."""
+    if fps != grid_fps:
+        slots = np.floor(np.arange(len(frames) + 1) * (grid_fps / fps) + 0.5).astype(np.int64)
+        frames = np.repeat(frames, np.diff(slots), axis=0)
+    return frames[:max_frames]
+
+
+def _average_fps(container: Any) -> float:
+    stream = next(iter(container.streams.video), None)
+    rate = None if stream is None else stream.average_rate or stream.guessed_rate
+    return float(rate) if rate else 24.0
+
+
+def _fitted(picture: Image, size: tuple[int, int] | None, *, is_cover: bool) -> Image:
     from PIL import Image
 
     if size is None or picture.size == size:
         return picture
-    if fit == "stretch":
+    if not is_cover:
         return picture.resize(size, Image.Resampling.LANCZOS)
     scale = max(size[0] / picture.width, size[1] / picture.height)
     scaled = (max(size[0], round(picture.width * scale)), max(size[1], round(picture.height * scale)))
@@ -223,7 +246,7 @@ def _fill_grid(grid: _Grid, shown: Iterator[tuple[float, float, FramesU8]], size
     for second, length, picture in shown:
         # A frame that ends before the grid starts is not worth resizing.
         wanted = size is not None and grid.slot(second + length) > 0
-        fitted = np.asarray(_fitted(Image.fromarray(picture), size, "stretch")) if wanted else picture
+        fitted = np.asarray(_fitted(Image.fromarray(picture), size, is_cover=False)) if wanted else picture
         grid.advance(second, fitted)
         if grid.full:
             return

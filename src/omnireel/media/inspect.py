@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import io
 import warnings
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from omnireel.errors import MediaUnreadable
-from omnireel.request import MediaKind
+from omnireel.request import MediaFacts, MediaKind
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -24,32 +23,10 @@ Source: TypeAlias = Path | bytes
 MAX_PICTURE_PIXELS = 100_000_000
 """More than any camera makes; a small file that unpacks to more is refused before it is unpacked."""
 
+CONTAINERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,wav,w64,mp3,flac,ogg,aac,aiff,caf"
+"""FFmpeg's names of containers that hold their own data. Playlists are left out: they make FFmpeg open other files."""
+
 _PICTURE_FORMATS = ("JPEG", "PNG", "WEBP", "HEIF", "AVIF", "GIF", "BMP", "TIFF")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MediaFacts:
-    """What a file says of itself. `container` and the codecs are the names FFmpeg or Pillow use, in lower case.
-
-    width, height: pixels as shown; fps: average frames per second; seconds: length, 0 where the file does not tell.
-    """
-
-    kind: MediaKind
-    container: str
-    size_bytes: int
-    width: int = 0
-    height: int = 0
-    fps: float = 0.0
-    seconds: float = 0.0
-    video_codec: str = ""
-    audio_codec: str = ""
-    channels: int = 0
-    sample_rate_hz: int = 0
-
-    @property
-    def has_sound(self) -> bool:
-        """True when there is an audio stream."""
-        return bool(self.audio_codec)
 
 
 def inspect_media(source: Source, *, kind: MediaKind, name: str) -> MediaFacts:
@@ -103,7 +80,8 @@ def open_container(source: Source, *, name: str) -> Any:
     import av
 
     try:
-        return av.open(io.BytesIO(source) if isinstance(source, bytes) else str(source), metadata_errors="ignore")
+        opened = io.BytesIO(source) if isinstance(source, bytes) else str(source)
+        return av.open(opened, metadata_errors="ignore", container_options={"format_whitelist": CONTAINERS})
     except (av.FFmpegError, OSError, ValueError) as error:
         raise MediaUnreadable(name, f"cannot be read as a clip or recording ({reason(error)})") from None
 

@@ -9,7 +9,7 @@ import importlib
 import logging
 import pkgutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ from omnireel.weights.index import read_json
 
 if TYPE_CHECKING:
     from omnireel.models.protocol import Admit, BuildContext, Pipeline
-    from omnireel.request import GenerationRequest, Workload
+    from omnireel.request import GenerationRequest, MediaFacts, Workload
 
 logger = logging.getLogger(__name__)
 
@@ -69,14 +69,14 @@ def find_checkpoint(name: str) -> Checkpoint:
     raise UnknownModel(name, builtin, hint=_hint(name, path))
 
 
-def admit(request: GenerationRequest, checkpoint: Checkpoint) -> Workload:
-    """The request after the rules of the checkpoint's model; no weights are needed.
+def admit(request: GenerationRequest, checkpoint: Checkpoint, media: Sequence[MediaFacts] = ()) -> Workload:
+    """The request after the rules of the checkpoint's model; no weights are needed. See `Admit`.
 
     Raises:
         InvalidRequest: naming the field, the value and what is allowed.
     """
     rules: Admit = _imported(checkpoint.facts.rules)
-    return rules(request, checkpoint)
+    return rules(request, checkpoint, media)
 
 
 def load_pipeline(context: BuildContext) -> Pipeline[Any, Any]:

@@ -6,7 +6,7 @@ Nothing here names a model, a device or a kernel.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 if TYPE_CHECKING:
     from omnireel.attention import AttentionConfig
     from omnireel.platforms import Platform
-    from omnireel.request import FramesU8, GenerationRequest, MediaOutput, Workload
+    from omnireel.request import FramesU8, GenerationRequest, MediaFacts, MediaOutput, Workload
 
 
 class Role(StrEnum):
@@ -114,8 +114,15 @@ S = TypeVar("S", bound=DenoiseState)
 class Admit(Protocol):
     """A model's rules: a request against a checkpoint, before any weight is loaded."""
 
-    def __call__(self, request: GenerationRequest, checkpoint: Checkpoint) -> Workload:
-        """The settled workload.
+    def __call__(
+        self, request: GenerationRequest, checkpoint: Checkpoint, media: Sequence[MediaFacts] = ()
+    ) -> Workload:
+        """The settled workload, with a plan for each medium; its `media` are still empty.
+
+        Args:
+            request: as the user said it.
+            checkpoint: what it is for.
+            media: what each of the request's media is, in their order.
 
         Raises:
             InvalidRequest: naming the field, the value and what is allowed.

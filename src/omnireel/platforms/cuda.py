@@ -54,7 +54,7 @@ class Cuda:
 
     def reset_peak_memory(self, index: int = 0) -> None:
         """Starts a new measurement. Torch knows no device before it is initialised, which is done once."""
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
         torch.cuda.reset_peak_memory_stats(index)
 
     def peak_memory_bytes(self, index: int = 0) -> int:

@@ -107,7 +107,7 @@ def test_the_preview_after_the_last_step_shows_the_clip(pipeline):
 
 
 def test_bfloat16_keeps_the_parts_that_must_be_float32():
-    made = built(context(dtype="bfloat16"))._transformer
+    made = built(context(dtype="bfloat16"))._transformers["transformer"]
     types = {name: parameter.dtype for name, parameter in made.named_parameters()}
     assert types["proj_in.weight"] == types["time_embedder.linear_1.bias"] == torch.float32
     assert types["transformer_blocks.0.ff.net.0.proj.weight"] == torch.bfloat16

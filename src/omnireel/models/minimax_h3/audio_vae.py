@@ -49,6 +49,12 @@ class AudioVae:
         """Samples a second."""
         return int(self._vae.config.sampling_rate)
 
+    def encode(self, wave: Tensor) -> Tensor:
+        """float32 [2,N] at the VAE's rate to float32 latents [2,C,Ta] as the DiT has them, on the CPU: the mean, not a draw."""
+        (posterior,) = self._vae.encode(wave.to(self._device)[:, None], return_dict=False)
+        encoded: Tensor = (posterior.mode().float().cpu() - self._mean.cpu()) / self._std.cpu()
+        return encoded
+
     def decode(self, latents: Tensor) -> WaveF32:
         """float32 latents [2,C,Ta] as the DiT has them to a float32 wave [2,N]."""
         (wave,) = self._vae.decode(latents.to(self._device) * self._std + self._mean, return_dict=False)

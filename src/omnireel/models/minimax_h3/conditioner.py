@@ -1,4 +1,4 @@
-"""Words to the states that the DiT reads: Qwen3-VL, run up to one decoder layer and no further.
+"""Words, pictures and clips to the states that the DiT reads: Qwen3-VL, run up to one decoder layer and no further.
 
 The residual stream behind that layer is the condition, without the final norm; layers behind it are neither read from the
 disk nor built. Letters: L text rows, C channels of a state.
@@ -14,7 +14,17 @@ import torch
 from torch import Tensor, nn
 
 from omnireel.errors import BadCheckpoint, InvalidRequest
-from omnireel.models.minimax_h3.packing import TEXT_TAG
+from omnireel.models.minimax_h3.packing import TEXT_TAG, VIDEO_TAG
+from omnireel.models.minimax_h3.references import Text, present
+from omnireel.models.minimax_h3.vision import (
+    CLIP_RULES,
+    PICTURE_RULES,
+    Patches,
+    PatchRules,
+    clip_patches,
+    picture_patches,
+)
+from omnireel.request import MediaInput, MediaKind
 from omnireel.weights import ComponentFiles, build_empty, load_component, read_index
 
 _LAYER = re.compile(r"language_model\.layers\.(\d+)\.")
@@ -36,6 +46,9 @@ class Conditioner:
         self._tokenizer = _tokenizer(root / "tokenizer")
         config = _cut_config(self.files, num_layers)
         self._max_tokens = int(config.text_config.max_position_embeddings)
+        self._special = dict(_special_ids(config))
+        self._picture_rules = PatchRules.read(root / "processor" / "preprocessor_config.json", PICTURE_RULES)
+        self._clip_rules = PatchRules.read(root / "processor" / "video_preprocessor_config.json", CLIP_RULES)
         self._model = _built(config)
         load_component(
             self._model,
@@ -46,26 +59,82 @@ class Conditioner:
         )
         self._model.eval()
 
-    def tokens(self, prompt: str) -> list[int]:
-        """The prompt's token ids: no template, no special tokens, nothing cut.
+    def encode(self, prompt: str, media: tuple[MediaInput, ...] = ()) -> tuple[Tensor, Tensor]:
+        """States [1,L,C] in the encoder's type on its device, and the tag of each text row, int64 [L] on the CPU.
+
+        Args:
+            prompt: the user's words, taken as they are.
+            media: prepared pictures, clips and recordings, in the order that the prompt means.
+
+        Raises:
+            InvalidRequest: together they are more tokens than the encoder takes.
+        """
+        pictures = picture_patches(media, self._picture_rules)
+        clips = clip_patches(media, self._clip_rules)
+        ids, tags = self.tokens(prompt, media, pictures, clips)
+        input_ids = torch.tensor([ids], device=self._device)
+        seen: dict[str, Tensor] = {}
+        if pictures is not None:
+            seen |= {"pixel_values": self._pixels(pictures), "image_grid_thw": pictures.grids.to(self._device)}
+        if clips is not None:
+            seen |= {"pixel_values_videos": self._pixels(clips), "video_grid_thw": clips.grids.to(self._device)}
+        if seen:
+            seen["mm_token_type_ids"] = self._kinds(input_ids)
+        states = self._model(
+            input_ids=input_ids, attention_mask=torch.ones_like(input_ids), use_cache=False, return_dict=True, **seen
+        ).last_hidden_state
+        return states, torch.tensor(tags, dtype=torch.int64)
+
+    def tokens(
+        self,
+        prompt: str,
+        media: tuple[MediaInput, ...] = (),
+        pictures: Patches | None = None,
+        clips: Patches | None = None,
+    ) -> tuple[list[int], list[int]]:
+        """Token ids and tags of the presentation: no template, no special tokens but those of vision, nothing cut.
 
         Raises:
             InvalidRequest: there are more than the encoder takes, or none.
         """
-        ids: list[int] = self._tokenizer(prompt, add_special_tokens=False)["input_ids"]
+        ids: list[int] = []
+        tags: list[int] = []
+        for part in present(prompt, media):
+            if isinstance(part, Text):
+                piece: list[int] = self._tokenizer(part.words, add_special_tokens=False)["input_ids"]
+                tag = TEXT_TAG
+            else:
+                patches, pad = (
+                    (pictures, "image_token_id") if part.kind is MediaKind.IMAGE else (clips, "video_token_id")
+                )
+                count = 0 if patches is None else patches.tokens(part.index)
+                piece = [self._special["vision_start_token_id"], *[self._special[pad]] * count]
+                piece.append(self._special["vision_end_token_id"])
+                tag = VIDEO_TAG
+            ids += piece
+            tags += [tag] * len(piece)
         if not 0 < len(ids) <= self._max_tokens:
-            allowed = f"the text encoder takes 1 to {self._max_tokens} tokens"
+            allowed = f"the text encoder takes 1 to {self._max_tokens} tokens, references counted"
             raise InvalidRequest("prompt", f"{len(ids)} tokens", allowed, hint="shorten the prompt")
-        return ids
+        return ids, tags
 
-    def encode(self, prompt: str) -> tuple[Tensor, Tensor]:
-        """States [1,L,C] in the encoder's type on its device, and the tag of each text row, int64 [L] on the CPU."""
-        ids = self.tokens(prompt)
-        input_ids = torch.tensor([ids], device=self._device)
-        states = self._model(
-            input_ids=input_ids, attention_mask=torch.ones_like(input_ids), use_cache=False, return_dict=True
-        ).last_hidden_state
-        return states, torch.full((len(ids),), TEXT_TAG, dtype=torch.int64)
+    def _pixels(self, patches: Patches) -> Tensor:
+        return patches.patches.to(device=self._device, dtype=self._model.dtype)
+
+    def _kinds(self, input_ids: Tensor) -> Tensor:
+        """0 for text, 1 for rows of pictures, 2 for rows of clips, as the encoder's positions want it."""
+        kinds = (input_ids == self._special["image_token_id"]).int()
+        return kinds + 2 * (input_ids == self._special["video_token_id"]).int()
+
+
+def _special_ids(config: Any) -> list[tuple[str, int]]:
+    """Ids of the tokens that stand for what is seen, as the encoder's own config has them."""
+    return [
+        ("image_token_id", config.image_token_id),
+        ("video_token_id", config.video_token_id),
+        ("vision_start_token_id", config.vision_start_token_id),
+        ("vision_end_token_id", config.vision_end_token_id),
+    ]
 
 
 def _tokenizer(folder: Path) -> Any:

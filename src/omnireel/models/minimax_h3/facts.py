@@ -8,9 +8,9 @@ from omnireel.models.protocol import ComponentFacts, ModelFacts, Role
 
 FACTS = ModelFacts(
     name="minimax_h3",
-    summary="a clip and its soundtrack together, from a text",
+    summary="a clip and its soundtrack together, from a text, from first and last frames, or from references",
     architectures=("MiniMaxH3ModularPipeline", "MiniMaxH3Pipeline"),
-    tasks=("t2va",),
+    tasks=("t2va", "fl2va", "ref2va"),
     components=(
         ComponentFacts(
             name="transformer", role=Role.DENOISER, blocks=("token_refiner.refiner_blocks", "transformer_blocks")

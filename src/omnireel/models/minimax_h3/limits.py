@@ -32,14 +32,16 @@ EXTENSION_KEY = "_omnireel"
 class Limits:
     """Defaults and geometry of a checkpoint; what is written here is the released one.
 
-    canvas_short_edge and canvas_max_pixels are keys of the published index; the others come from its `_omnireel` block.
+    canvas_ and reference_ values are keys of the published index; the others come from its `_omnireel` block.
     condition_layer: decoder layers of the text encoder that are run; their output is what the model reads.
     """
 
     canvas_short_edge: int = 768
     canvas_max_pixels: int = 768 * 1344
+    reference_image_short_edge: int = 2048
     condition_layer: int = 50
     default_num_frames: int = 209
+    default_reference_num_frames: int = 124
     default_num_inference_steps: int = 50
     shifts: Mapping[str, float] = field(default_factory=lambda: {"video": 12.0, "audio": 3.0})
 
@@ -50,8 +52,8 @@ class Limits:
         Raises:
             BadCheckpoint: a value is not a positive number, or the extension has an unknown key.
         """
-        published = ("canvas_short_edge", "canvas_max_pixels")
-        own = ("condition_layer", "default_num_frames", "default_num_inference_steps")
+        published = ("canvas_short_edge", "canvas_max_pixels", "reference_image_short_edge")
+        own = ("condition_layer", "default_num_frames", "default_reference_num_frames", "default_num_inference_steps")
         given = {key: checkpoint.index[key] for key in published if key in checkpoint.index}
         extension = dict(checkpoint.index.get(EXTENSION_KEY, {}))
         for key in extension.keys() - set(own):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,21 +14,39 @@ from torch import Tensor
 from omnireel.attention import AttentionBackend, select_backend
 from omnireel.errors import BadCheckpoint
 from omnireel.models.minimax_h3 import limits as geometry
+from omnireel.models.minimax_h3 import references, tasks
 from omnireel.models.minimax_h3.audio_vae import AudioVae
 from omnireel.models.minimax_h3.conditioner import Conditioner
 from omnireel.models.minimax_h3.facts import FACTS
 from omnireel.models.minimax_h3.limits import Limits
-from omnireel.models.minimax_h3.packing import PackedLayout, Target, pack, patchify, sound_latents, unpatchify
-from omnireel.models.minimax_h3.schedule import FlowSchedule, RowTimes, row_times
+from omnireel.models.minimax_h3.packing import (
+    AUDIO_CHANNELS,
+    ClipReference,
+    Condition,
+    Keyframe,
+    PackedLayout,
+    PictureReference,
+    SoundReference,
+    Target,
+    pack,
+    patchify,
+    sound_latents,
+    sound_rows,
+    unpatchify,
+)
+from omnireel.models.minimax_h3.schedule import FlowSchedule, RowTimes, anchored, row_times
 from omnireel.models.minimax_h3.transformer import MiniMaxH3Transformer, TransformerConfig, stored_dtype
 from omnireel.models.minimax_h3.video_vae import VideoVae
 from omnireel.models.protocol import BuildContext, Conditioning, DenoiseState
-from omnireel.request import MediaOutput
+from omnireel.request import MediaInput, MediaKind, MediaOutput
 from omnireel.weights import ComponentFiles, load_component, read_index, weights_digest
 
 if TYPE_CHECKING:
     from omnireel.layers import RotaryTable
     from omnireel.request import FramesU8, Workload
+
+DENOISERS = ("transformer", "transformer_ref")
+"""The DiT of texts and keyframes, and that of references."""
 
 PREVIEW_LATENT_FRAMES = 7
 """The least that the video VAE decodes as one clip."""
@@ -38,17 +57,24 @@ _BLOCK_WEIGHT = "transformer_blocks.0.attn.to_q.weight"
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class H3Conditioning(Conditioning):
-    """text: states [1,L,C] of the conditioner; tags: int64 [L] on the CPU."""
+    """text: states [1,L,C] of the conditioner; tags: int64 [L] on the CPU. Of the request's media, in packed order:
+
+    conditions: their geometry; visual: clean latents [1,C,T,H,W] of what is seen; heard: rows [n,C] of what is heard.
+    """
 
     text: Tensor
     tags: Tensor
+    conditions: tuple[Condition, ...] = ()
+    visual: tuple[Tensor, ...] = ()
+    heard: tuple[Tensor, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class H3State(DenoiseState):
     """Rows on the way from noise to clip, float32 on the device, and what stays the same over the steps.
 
-    video_rows: [Nv,C]; audio_rows: [Na,C]; text: refined states [1,L,H]. *_velocity: of the last evaluation.
+    video_rows: [Nv,C]; audio_rows: [Na,C], conditions before the target in both, and never written.
+    text: refined states [1,L,H]. video_velocity: of the target in the last evaluation.
     """
 
     target: Target
@@ -62,6 +88,16 @@ class H3State(DenoiseState):
     audio_schedule: FlowSchedule
     video_velocity: Tensor | None = None
 
+    @property
+    def video_target(self) -> Tensor:
+        """A view of the rows of the picture that is made."""
+        return self.video_rows[self.layout.num_condition_video_rows :]
+
+    @property
+    def audio_target(self) -> Tensor:
+        """A view of the rows of the sound that is made."""
+        return self.audio_rows[self.layout.num_condition_audio_rows :]
+
 
 class MiniMaxH3Pipeline:
     """See `Pipeline`. Built by `build`."""
@@ -69,19 +105,19 @@ class MiniMaxH3Pipeline:
     def __init__(
         self,
         *,
-        transformer: MiniMaxH3Transformer,
+        transformers: Mapping[str, MiniMaxH3Transformer],
         conditioner: Conditioner,
         video_vae: VideoVae,
         audio_vae: AudioVae,
         device: torch.device,
         digest: str,
     ) -> None:
-        self._transformer = transformer
+        self._transformers = transformers
         self._conditioner = conditioner
         self._video_vae = video_vae
         self._audio_vae = audio_vae
         self._device = device
-        self._patch_size = transformer.config.patch_size
+        self._patch_size = next(iter(transformers.values())).config.patch_size
         self.weights_digest = digest
 
     @classmethod
@@ -93,33 +129,56 @@ class MiniMaxH3Pipeline:
         device = torch.device(context.device)
         dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}.get(context.dtype)
         limits = Limits.of(context.checkpoint)
-        folders = [read_index(root / part.name) for part in FACTS.components]
+        names = [name for name in DENOISERS if (root / name).is_dir()] or [DENOISERS[0]]
+        shared = [part.name for part in FACTS.components if part.name not in DENOISERS]
+        folders = {name: read_index(root / name) for name in (*names, *shared)}
         conditioner = Conditioner(root, num_layers=limits.condition_layer, device=device, dtype=dtype)
         return cls(
-            transformer=_load_transformer(folders[0], context, device, dtype),
+            transformers={name: _load_transformer(folders[name], context, device, dtype) for name in names},
             conditioner=conditioner,
             video_vae=VideoVae(root, device=device, is_mixed=dtype is not torch.float32),
             audio_vae=AudioVae(root, device=device),
             device=device,
-            digest=weights_digest(folders),
+            digest=weights_digest(folders.values()),
         )
 
     @torch.inference_mode()
     def encode(self, workload: Workload) -> H3Conditioning:
         """See `Pipeline.encode`."""
-        text, tags = self._conditioner.encode(workload.prompt)
-        return H3Conditioning(text=text, tags=tags)
+        media = _packed_order(workload)
+        text, tags = self._conditioner.encode(workload.prompt, media)
+        conditions: list[Condition] = []
+        visual: list[Tensor] = []
+        heard: list[Tensor] = []
+        for item in media:
+            sound = 0
+            if item.wave is not None:
+                heard.append(sound_rows(self._audio_vae.encode(references.heard(item, self._audio_vae.sample_rate_hz))))
+                sound = len(heard[-1]) // AUDIO_CHANNELS
+            if item.frames is not None:
+                visual.append(self._video_vae.encode(references.encodable(item.frames)))
+            conditions.append(_condition(item, visual[-1].shape if item.frames is not None else (), sound))
+        return H3Conditioning(
+            text=text, tags=tags, conditions=tuple(conditions), visual=tuple(visual), heard=tuple(heard)
+        )
 
     @torch.inference_mode()
     def prepare(self, workload: Workload, conditioning: H3Conditioning) -> H3State:
-        """See `Pipeline.prepare`. One CPU generator draws the picture's noise as latents, then the sound's as rows."""
+        """See `Pipeline.prepare`. One CPU generator draws noise for each condition in packed order, then the picture's as
+        latents, then the sound's as rows.
+        """
         target = self._target(workload)
-        layout = pack(conditioning.tags, target, patch_size=self._patch_size)
+        layout = pack(conditioning.tags, target, patch_size=self._patch_size, conditions=conditioning.conditions)
         generator = torch.Generator("cpu").manual_seed(workload.seed)
+        anchors = [
+            patchify(anchored(clean, torch.randn(clean.shape, generator=generator)), self._patch_size)
+            for clean in conditioning.visual
+        ]
         shape = (1, self._video_vae.latent_channels, target.latent_frames, target.latent_height, target.latent_width)
         video = torch.randn(shape, generator=generator)
         audio = torch.randn(2 * target.sound_latents, self._audio_vae.latent_channels, generator=generator)
-        text = self._transformer.refine_text(conditioning.text)
+        transformer = self._transformer_of(workload)
+        text = transformer.refine_text(conditioning.text)
         points = workload.num_inference_steps
         video_schedule = FlowSchedule.build(points, workload.settings["flow_shift"])
         return H3State(
@@ -127,10 +186,10 @@ class MiniMaxH3Pipeline:
             num_steps=video_schedule.num_steps,
             target=target,
             layout=layout,
-            video_rows=patchify(video, self._patch_size).to(self._device),
-            audio_rows=audio.to(self._device),
+            video_rows=torch.cat([*anchors, patchify(video, self._patch_size)]).to(self._device),
+            audio_rows=torch.cat([*conditioning.heard, audio]).to(self._device),
             text=text,
-            rotary=self._transformer.rotary(layout.position_ids.to(self._device), text.dtype),
+            rotary=transformer.rotary(layout.position_ids.to(self._device), text.dtype),
             indices=(
                 layout.video_indices.to(self._device),
                 layout.audio_indices.to(self._device),
@@ -146,7 +205,7 @@ class MiniMaxH3Pipeline:
         index = state.steps_done
         times = _times(state, index)
         video_indices, audio_indices, text_indices = state.indices
-        video_velocity, audio_velocity = self._transformer(
+        video_velocity, audio_velocity = self._transformer_of(state.workload)(
             state.video_rows[None],
             state.audio_rows[None],
             state.text,
@@ -158,9 +217,11 @@ class MiniMaxH3Pipeline:
             audio_indices=audio_indices,
             text_indices=text_indices,
         )
-        state.video_velocity = video_velocity[0].float()
-        state.video_schedule.step_(state.video_rows, state.video_velocity, index)
-        state.audio_schedule.step_(state.audio_rows, audio_velocity[0].float(), index)
+        layout = state.layout
+        state.video_velocity = video_velocity[0, layout.num_condition_video_rows :].float()
+        state.video_schedule.step_(state.video_target, state.video_velocity, index)
+        audio_target_velocity = audio_velocity[0, layout.num_condition_audio_rows :].float()
+        state.audio_schedule.step_(state.audio_target, audio_target_velocity, index)
         state.steps_done += 1
         return state
 
@@ -178,8 +239,8 @@ class MiniMaxH3Pipeline:
     @torch.inference_mode()
     def decode(self, state: H3State) -> MediaOutput:
         """See `Pipeline.decode`. Latents are given as the DiT has them: normalised by the VAE's statistics."""
-        video = unpatchify(state.video_rows, state.target, self._patch_size)
-        audio = sound_latents(state.audio_rows)
+        video = unpatchify(state.video_target, state.target, self._patch_size)
+        audio = sound_latents(state.audio_target)
         if state.workload.output_type == "latent":
             return MediaOutput(latents={"video": video.cpu().numpy(), "audio": audio.cpu().numpy()})
         return MediaOutput(
@@ -188,6 +249,10 @@ class MiniMaxH3Pipeline:
             wave=self._audio_vae.decode(audio),
             sample_rate_hz=self._audio_vae.sample_rate_hz,
         )
+
+    def _transformer_of(self, workload: Workload) -> MiniMaxH3Transformer:
+        """References have a DiT of their own."""
+        return self._transformers[DENOISERS[workload.task == tasks.REF2VA]]
 
     def _target(self, workload: Workload) -> Target:
         compression = self._video_vae.compression
@@ -201,10 +266,29 @@ class MiniMaxH3Pipeline:
     def _clean_video(self, state: H3State) -> Tensor:
         """The picture that the last velocity points to from where the rows stand now."""
         if state.video_velocity is None or state.steps_done == state.num_steps:
-            rows = state.video_rows
+            rows = state.video_target
         else:
-            rows = state.video_schedule.denoised(state.video_rows, state.video_velocity, state.steps_done)
+            rows = state.video_schedule.denoised(state.video_target, state.video_velocity, state.steps_done)
         return unpatchify(rows, state.target, self._patch_size)
+
+
+def _packed_order(workload: Workload) -> tuple[MediaInput, ...]:
+    """References as they were given; of keyframes the first frame before the last."""
+    if workload.task != tasks.FL2VA:
+        return workload.media
+    return tuple(sorted(workload.media, key=lambda item: item.role == tasks.LAST))
+
+
+def _condition(item: MediaInput, shape: Sequence[int], sound: int) -> Condition:
+    """The geometry of a medium; shape: of its latents [1,C,T,H,W], sound: its latents a channel."""
+    if item.kind is MediaKind.AUDIO:
+        return SoundReference(num_latents=sound)
+    _, _, frames, height, width = shape
+    if item.kind is MediaKind.VIDEO:
+        return ClipReference(latent_frames=frames, latent_height=height, latent_width=width, sound_latents=sound)
+    if item.role == tasks.REFERENCE:
+        return PictureReference(latent_height=height, latent_width=width)
+    return Keyframe(anchor="last" if item.role == tasks.LAST else "first")
 
 
 def _times(state: H3State, index: int) -> RowTimes:

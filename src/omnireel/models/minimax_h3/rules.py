@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
 from omnireel.errors import InvalidRequest
 from omnireel.models import checks
 from omnireel.models.minimax_h3 import limits as geometry
+from omnireel.models.minimax_h3 import tasks
+from omnireel.models.minimax_h3.facts import FACTS
 from omnireel.models.minimax_h3.limits import FPS, MAX_SECONDS, MIN_SECONDS, Limits
 from omnireel.models.protocol import Checkpoint
-from omnireel.request import DiffusionSamplingParams, GenerationRequest, Workload
+from omnireel.request import DiffusionSamplingParams, GenerationRequest, MediaFacts, MediaPlan, Workload
 
 MAX_STEPS = 200
 MAX_SHIFT = 1000.0
@@ -33,13 +35,11 @@ _EXTRA_NAMES: Mapping[str, str] = {
 _GUIDANCE = ("guidance_scale", "guidance_scale_2", "true_cfg_scale")
 
 
-def admit(request: GenerationRequest, checkpoint: Checkpoint) -> Workload:
+def admit(request: GenerationRequest, checkpoint: Checkpoint, media: Sequence[MediaFacts] = ()) -> Workload:
     """See `Admit`."""
     limits = Limits.of(checkpoint)
     asked = _with_extra(request.sampling)
     _refuse_guidance(asked)
-    if request.media:
-        raise InvalidRequest("media", f"{len(request.media)} file(s)", "t2va takes a text alone")
     if asked.fps is not None and asked.fps != FPS:
         raise InvalidRequest("fps", asked.fps, f"MiniMax-H3 makes {FPS} frames a second")
     if asked.generator_device not in (None, "cpu"):
@@ -49,8 +49,9 @@ def admit(request: GenerationRequest, checkpoint: Checkpoint) -> Workload:
     checks.whole(
         "num_outputs_per_prompt", 1 if asked.num_outputs_per_prompt is None else asked.num_outputs_per_prompt, 1, 1
     )
-    height, width = _size(asked, limits)
-    num_frames = _frames(asked, limits)
+    task = tasks.infer_task(asked.task, media, served_tasks(checkpoint))
+    height, width = _size(asked, limits, _shape_of(media) if task == tasks.FL2VA else None)
+    num_frames = _frames(asked, limits, task)
     _check_rows(height, width, num_frames)
     points = asked.num_inference_steps
     points = checks.whole(
@@ -58,7 +59,7 @@ def admit(request: GenerationRequest, checkpoint: Checkpoint) -> Workload:
     )
     return Workload(
         request_id=request.request_id,
-        task=checks.one_of("task", "t2va" if asked.task is None else asked.task, ("t2va",)),
+        task=task,
         prompt=checks.prompt_text(request.prompt),
         media=(),
         height=height,
@@ -73,11 +74,34 @@ def admit(request: GenerationRequest, checkpoint: Checkpoint) -> Workload:
             "flow_shift": _shift("flow_shift", asked.flow_shift, limits.shifts["video"]),
             "audio_flow_shift": _shift("audio_flow_shift", asked.audio_flow_shift, limits.shifts["audio"]),
         },
-        batch_key=("t2va", height, width, num_frames),
+        batch_key=(task, height, width, num_frames),
         cost=(points - 1) * _flop_per_step(geometry.packed_rows(height, width, num_frames) + TEXT_ROWS_GUESS),
         output=request.output,
+        media_plans=_plans(task, media, (width, height), num_frames, limits),
         timeout_seconds=request.timeout_seconds,
     )
+
+
+def served_tasks(checkpoint: Checkpoint) -> tuple[str, ...]:
+    """What a checkpoint's partitions can do: references need a DiT of their own."""
+    if checkpoint.path is None:
+        return FACTS.tasks
+    found = ("transformer", tasks.T2VA), ("transformer", tasks.FL2VA), ("transformer_ref", tasks.REF2VA)
+    return tuple(task for folder, task in found if (checkpoint.path / folder).is_dir()) or FACTS.tasks
+
+
+def _plans(
+    task: str, media: Sequence[MediaFacts], size: tuple[int, int], num_frames: int, limits: Limits
+) -> tuple[MediaPlan, ...]:
+    if task == tasks.FL2VA:
+        return tasks.keyframe_plans(media, size)
+    return tasks.reference_plans(media, num_frames, limits) if task == tasks.REF2VA else ()
+
+
+def _shape_of(media: Sequence[MediaFacts]) -> tuple[int, int]:
+    """(width, height) of the keyframe that settles the canvas."""
+    first = media[tasks.ordered_keyframes(media)[0]]
+    return first.width, first.height
 
 
 def _with_extra(asked: DiffusionSamplingParams) -> DiffusionSamplingParams:
@@ -103,8 +127,11 @@ def _refuse_guidance(asked: DiffusionSamplingParams) -> None:
         raise InvalidRequest("negative_prompt", "...", f"{why}, so there is nothing that a negative prompt could steer")
 
 
-def _size(asked: DiffusionSamplingParams, limits: Limits) -> tuple[int, int]:
+def _size(asked: DiffusionSamplingParams, limits: Limits, shape: tuple[int, int] | None) -> tuple[int, int]:
+    """(height, width): as given, else by the named ratio, else by a keyframe's shape, else 16:9."""
     if asked.height is None and asked.width is None:
+        if asked.aspect_ratio is None and shape is not None:
+            return geometry.canvas(*shape, limits)
         ratio = "16:9" if asked.aspect_ratio is None else asked.aspect_ratio
         checks.one_of("aspect_ratio", ratio, tuple(geometry.ASPECT_RATIOS))
         return geometry.canvas(*geometry.ASPECT_RATIOS[ratio], limits)
@@ -121,7 +148,7 @@ def _size(asked: DiffusionSamplingParams, limits: Limits) -> tuple[int, int]:
     return height, width
 
 
-def _frames(asked: DiffusionSamplingParams, limits: Limits) -> int:
+def _frames(asked: DiffusionSamplingParams, limits: Limits, task: str) -> int:
     """What was asked for is checked before it is raised to what the VAE can decode: 15 s is allowed and makes 362 frames."""
     least, most = round(MIN_SECONDS * FPS), round(MAX_SECONDS * FPS)
     if asked.num_frames is not None:
@@ -129,7 +156,9 @@ def _frames(asked: DiffusionSamplingParams, limits: Limits) -> int:
     if asked.seconds is not None:
         seconds = checks.number("seconds", asked.seconds, MIN_SECONDS, MAX_SECONDS)
         return geometry.aligned_frames(round(seconds * FPS))
-    return geometry.aligned_frames(limits.default_num_frames)
+    is_reference = task == tasks.REF2VA
+    default = limits.default_reference_num_frames if is_reference else limits.default_num_frames
+    return geometry.aligned_frames(default)
 
 
 def _check_rows(height: int, width: int, num_frames: int) -> None:

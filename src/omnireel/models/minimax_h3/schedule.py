@@ -47,6 +47,13 @@ class FlowSchedule:
         torch.add(ratio * x, (1.0 - ratio) * clean, out=x)
 
 
+def anchored(clean: Tensor, noise: Tensor) -> Tensor:
+    """Latents of a visual condition as they are held through the loop; both float32 and of one shape."""
+    # 1 - t is taken in float32: 0.00099998713 and not 0.001.
+    time = torch.tensor(VISUAL_CONDITION_TIME, dtype=torch.float32)
+    return time * clean + (1.0 - time) * noise
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowTimes:
     """The distinct times of one step and which of them each packed row has. timesteps: float32 [M]; indices: int64 [S]."""

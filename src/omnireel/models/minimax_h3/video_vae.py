@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 PIXEL_MEAN = (0.485, 0.456, 0.406)
 PIXEL_STD = (0.229, 0.224, 0.225)
 
+ENCODE_SEED = 42
+
 _KEPT_FLOAT32 = frozenset({"encoder", "quant_conv", "norm1", "norm2", "norm_out", "scale1", "scale2"})
 """Parts of a name whose weights stay float32 when the rest is bfloat16."""
 
@@ -56,6 +58,20 @@ class VideoVae:
     def compression(self) -> int:
         """Pixels of an edge to one latent."""
         return int(self._vae.spatial_compression_ratio)
+
+    def encode(self, frames: FramesU8) -> Tensor:
+        """uint8 [T,H,W,3] to float32 latents [1,C,Tl,Hl,Wl] as the DiT has them, on the CPU.
+
+        The posterior is drawn from a generator of its own, seeded 42 whatever the request, and rounded to float16, as the
+        model was conditioned in training.
+        """
+        mean = torch.tensor(PIXEL_MEAN, device=self._device).view(1, 3, 1, 1, 1)
+        std = torch.tensor(PIXEL_STD, device=self._device).view(1, 3, 1, 1, 1)
+        pixels = torch.from_numpy(frames).to(self._device).permute(3, 0, 1, 2)[None]
+        (posterior,) = self._vae.encode((pixels.float().div(255.0) - mean) / std, return_dict=False)
+        latents = posterior.sample(generator=torch.Generator().manual_seed(ENCODE_SEED)).half().float().cpu()
+        encoded: Tensor = (latents - self._mean.cpu()) / self._std.cpu()
+        return encoded
 
     def decode(self, latents: Tensor) -> FramesU8:
         """float32 latents [1,C,Tl,Hl,Wl] as the DiT has them to uint8 [T,H,W,3]."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 from omnireel.errors import InvalidRequest
 from omnireel.models import checks
 from omnireel.models.protocol import Checkpoint
-from omnireel.request import DiffusionSamplingParams, GenerationRequest, Workload
+from omnireel.request import DiffusionSamplingParams, GenerationRequest, MediaFacts, Workload
 
 T = TypeVar("T")
 
@@ -17,7 +18,7 @@ FAILURES = ("encode", "prepare", "decode", "oom", "client")
 """Values of `extra_args={"fail": ...}`: the stage that fails, how, or "step:N"."""
 
 
-def admit(request: GenerationRequest, checkpoint: Checkpoint) -> Workload:
+def admit(request: GenerationRequest, checkpoint: Checkpoint, media: Sequence[MediaFacts] = ()) -> Workload:
     """See `Admit`. extra_args: `step_seconds` slows each step down, `fail` makes a stage fail (see FAILURES)."""
     asked = request.sampling
     _refuse_unused(asked)
