@@ -100,6 +100,7 @@ def write_checkpoint(root: Path, *, seed: int = 0) -> Path:
     )
 
     randomised(MiniMaxH3Transformer3DModel(**TRANSFORMER), seed).save_pretrained(root / "transformer")
+    randomised(MiniMaxH3Transformer3DModel(**TRANSFORMER), seed + 9).save_pretrained(root / "transformer_ref")
     randomised(AutoencoderKLMiniMaxH3(**VIDEO_VAE), seed + 1).save_pretrained(root / "vae")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
@@ -113,6 +114,8 @@ def write_checkpoint(root: Path, *, seed: int = 0) -> Path:
         "_class_name": "MiniMaxH3ModularPipeline",
         "_blocks_class_name": "MiniMaxH3Blocks",
         "canvas_short_edge": 32,
+        "canvas_max_pixels": 32 * 64,
+        "reference_image_short_edge": 64,
     }
     (root / "modular_model_index.json").write_text(json.dumps(index))
     return root
