@@ -264,3 +264,24 @@ def test_a_file_that_changes_after_its_header_was_read_is_named(tmp_path):
     (folder / "model.safetensors").write_bytes(b"x" * 100)
     with pytest.raises(BadCheckpoint, match=r"part/model\.safetensors: cannot be read"):
         load_component(build_empty(Small), files, device=CPU)
+
+
+@pytest.mark.gpu
+def test_a_device_holds_the_weights_and_no_more_than_one_twice(tmp_path):
+    module, folder = layers(tmp_path)
+    device = torch.device("cuda")
+    torch.zeros(1, device=device)
+    torch.cuda.reset_peak_memory_stats()
+    start = torch.cuda.memory_allocated()
+    before = anonymous_bytes()
+    load_component(module, read_index(folder), device=device, dtype_of=lambda _, __: torch.float32)
+    assert {parameter.device.type for parameter in module.parameters()} == {"cuda"}
+    assert torch.cuda.max_memory_allocated() - start <= 64 * 2**20 + 2 * 4 * 2**20
+    assert anonymous_bytes() - before < 24 * 2**20
+
+
+@pytest.mark.gpu
+def test_buffers_that_no_file_holds_go_to_the_device(tmp_path):
+    module = build_empty(Small)
+    load_component(module, read_index(folder_of(tmp_path, weights())), device=torch.device("cuda"))
+    assert {value.device.type for value in (*module.parameters(), *module.buffers())} == {"cuda"}
