@@ -240,7 +240,8 @@ class Recipe:
     """Everything that makes a clip again: plain data, written into the file as JSON.
 
     `sampling` holds the settled values by field name of DiffusionSamplingParams; `frames_digest` is the SHA-256 of the
-    uint8 frames in row-major order, `wave_digest` that of the float32 little-endian samples.
+    uint8 frames in row-major order, `wave_digest` that of the float32 little-endian samples. `media` has kind, role and digest
+    of each medium as the model read it; the media themselves are not in it.
     """
 
     model: str
@@ -251,6 +252,7 @@ class Recipe:
     versions: Mapping[str, str]
     frames_digest: str
     wave_digest: str
+    media: tuple[Mapping[str, str], ...] = ()
     schema: int = 1
 
 

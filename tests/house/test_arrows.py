@@ -42,7 +42,6 @@ def test_rooms_import_downward_only():
         ("PIL", {"media", "models"}),
         ("diffusers", {"models"}),
         ("transformers", {"models"}),
-        ("accelerate", {"weights"}),
         ("rich", {"observe"}),
     ],
 )

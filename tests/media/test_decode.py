@@ -256,3 +256,10 @@ def test_errors_do_not_tell_paths(tmp_path):
     with pytest.raises(MediaUnreadable) as raised:
         read_clip(tmp_path / "secret.mp4", name="video_reference", fps=24)
     assert "secret" not in str(raised.value)
+
+
+def test_heic_pictures_are_read():
+    pillow_heif = pytest.importorskip("pillow_heif", reason="HEIC needs the optional package pillow-heif")
+    pillow_heif.register_heif_opener()
+    frame = read_picture(saved(Image.fromarray(solid((250, 10, 10))), "HEIF", quality=95), name="p")[0]
+    assert hue(frame) == (True, False, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -50,8 +51,6 @@ def recording(samples: int, seed: int, channels: int = 2) -> MediaInput:
 
 
 def workload_of(checkpoint: Path, media: list[MediaInput], points: int, size: tuple[int, int] | None) -> Workload:
-    import dataclasses
-
     sampling = DiffusionSamplingParams(
         height=size[0] if size else None, width=size[1] if size else None, num_frames=NUM_FRAMES,
         num_inference_steps=points, seed=11, output_type="latent",
@@ -197,7 +196,10 @@ def reference_blocks() -> Any:
 @pytest.mark.parametrize("roles", [("first_frame",), ("last_frame",), ("first_frame", "last_frame")])
 def test_keyframes(checkpoint, roles, size):
     media = [picture(role, 90, 70 + 20 * k, k) for k, role in enumerate(roles)]
-    named = {"image" if item.role == "first_frame" else "last_image": Image.fromarray(item.frames[0]) for item in media}
+    named = {}
+    for item in media:
+        assert item.frames is not None
+        named["image" if item.role == "first_frame" else "last_image"] = Image.fromarray(item.frames[0])
     canvas = {} if size is None else {"height": size[0], "width": size[1]}
     expected = reference(
         checkpoint, first_last_blocks(), {"transformer": "transformer"}, num_inference_steps=4, **named, **canvas
@@ -256,8 +258,9 @@ def test_references(checkpoint, mix):
 
 @pytest.mark.parametrize("size", [(64, 64), (768, 1344), (33, 100), (96, 250), (400, 600)])
 def test_pictures_become_the_patches_of_the_public_processor(size):
-    item = MediaInput(kind=MediaKind.IMAGE, role="reference", frames=frames(1, *size, 3))
-    expected = Processor().image_processor(images=[Image.fromarray(item.frames[0])], return_tensors="pt")
+    picture_frames = frames(1, size[0], size[1], 3)
+    item = MediaInput(kind=MediaKind.IMAGE, role="reference", frames=picture_frames)
+    expected = Processor().image_processor(images=[Image.fromarray(picture_frames[0])], return_tensors="pt")
     made = picture_patches((item,), PICTURE_RULES)
     assert made is not None
     assert torch.equal(made.grids, expected["image_grid_thw"])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omnireel.cli.command import Command
+from omnireel.cli.media import add_media_flags, media_of
 from omnireel.cli.prompt import add_prompt_flags, prompt_of
 from omnireel.cli.session import add_engine_flags, add_talk_flags, bar_of, config_of, run_request, show_result, started
 from omnireel.config import add_fields, converted, given, sampling_params
@@ -29,6 +30,8 @@ Makes a clip from a prompt and prints the name of the file.
 examples:
   omnireel generate "a red kite over a harbour, gulls and wind" -o kite.mp4
   omnireel generate "rain on a tin roof" --seconds 6 --seed 7 --json
+  omnireel generate "the ball rolls on" --image first.png --last-image last.png
+  omnireel generate "she sings this" --reference image=face.jpg --reference audio=song.mp3 --model DIR
   omnireel generate - --model /models/MiniMax-H3 < prompt.txt
 """
 _PREVIEW_EVERY = 5
@@ -36,6 +39,7 @@ _PREVIEW_EVERY = 5
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
     add_prompt_flags(parser)
+    add_media_flags(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -55,6 +59,7 @@ def _run(arguments: argparse.Namespace) -> int:
     config = config_of(arguments)
     request = GenerationRequest(
         prompt=prompt_of(arguments),
+        media=media_of(arguments),
         sampling=sampling_params(given(arguments, DiffusionSamplingParams)),
         output=_output(arguments),
         timeout_seconds=config.run.timeout_seconds,

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from omnireel.cli import show
 from omnireel.cli.command import Command
+from omnireel.cli.media import add_media_flags, media_of
 from omnireel.cli.session import add_engine_flags, add_talk_flags, bar_of, config_of, run_request, show_result, started
 from omnireel.config import engine_settings
-from omnireel.errors import BadCheckpoint, NotReproduced, UnknownModel
-from omnireel.request import OutputSpec, Recipe
+from omnireel.errors import BadCheckpoint, MediaUnreadable, NotReproduced, UnknownModel
+from omnireel.request import MediaRef, OutputSpec, Recipe
 
 if TYPE_CHECKING:
     from omnireel.config import ResolvedConfig
@@ -35,6 +36,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ignore-weights", action="store_true", help="go on where the weights are not those of the recipe"
     )
+    add_media_flags(parser)
     add_talk_flags(parser)
     add_engine_flags(parser)
 
@@ -46,7 +48,11 @@ def _run(arguments: argparse.Namespace) -> int:
     recipe = read_recipe(Path(arguments.file))
     config = config_of(arguments, defaults=_settings(recipe))
     path = Path(arguments.output or f"{Path(arguments.file).stem}-again.mp4")
-    request = replace(request_from_recipe(recipe, OutputSpec(path=path)), timeout_seconds=config.run.timeout_seconds)
+    request = replace(
+        request_from_recipe(recipe, OutputSpec(path=path)),
+        media=_media(arguments, recipe),
+        timeout_seconds=config.run.timeout_seconds,
+    )
     engine = _engine(config, recipe)
     engine.admit(request)
     bar = bar_of(arguments, config)
@@ -61,6 +67,16 @@ def _run(arguments: argparse.Namespace) -> int:
     show_result(result, bar, as_json=arguments.json, more={"is_same_frames": True, "is_same_sound": is_same_sound})
     show.note("the frames are the same" + ("" if is_same_sound else "; the sound differs"))
     return 0
+
+
+def _media(arguments: argparse.Namespace, recipe: Recipe) -> tuple[MediaRef, ...]:
+    """The files that the clip was made with, which the clip does not carry."""
+    media = media_of(arguments)
+    if len(media) != len(recipe.media):
+        files = ", ".join(f"{item['kind']} as {item['role']}" for item in recipe.media) or "no files"
+        hint = "give the same files with --image, --last-image and --reference"
+        raise MediaUnreadable(arguments.file, f"was made with {files}, {len(media)} given", hint=hint)
+    return media
 
 
 def _settings(recipe: Recipe) -> dict[str, Any]:
@@ -113,6 +129,9 @@ def _not_reproduced(recipe: Recipe, made: Recipe | None, path: Path) -> NotRepro
 def _differences(then: Recipe, now: Recipe) -> Iterator[str]:
     if then.weights_digest != now.weights_digest:
         yield "weights"
+    for index, (before, after) in enumerate(zip(then.media, now.media, strict=False)):
+        if before != after:
+            yield f"file {index + 1}, the {before['kind']} as {before['role']}"
     pairs: tuple[tuple[Mapping[str, Any], Mapping[str, Any]], ...] = (
         (then.versions, now.versions),
         (then.engine, now.engine),

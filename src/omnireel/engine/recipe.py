@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from omnireel.errors import MediaUnreadable
-from omnireel.media.digest import frames_digest, wave_digest
+from omnireel.media.digest import frames_digest, media_digest, wave_digest
 from omnireel.request import DiffusionSamplingParams, GenerationRequest, OutputSpec, Recipe
 
 if TYPE_CHECKING:
@@ -50,6 +50,9 @@ def build_recipe(
         versions=versions(),
         frames_digest=frames_digest(output.frames),
         wave_digest="" if output.wave is None else wave_digest(output.wave),
+        media=tuple(
+            {"kind": str(item.kind), "role": item.role, "digest": media_digest(item)} for item in workload.media
+        ),
         schema=SCHEMA,
     )
 

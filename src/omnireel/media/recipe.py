@@ -38,7 +38,12 @@ def recipe_from_json(text: str, *, name: str) -> Recipe:
     known = {item.name for item in fields(Recipe)}
     if not isinstance(data, dict) or data.keys() != known:
         raise MediaUnreadable(name, "has a recipe of another version", hint="use the version that made the clip")
-    return Recipe(**data)
+    media = data["media"]
+    if not isinstance(media, list) or not all(
+        isinstance(item, dict) and {"kind", "role"} <= item.keys() for item in media
+    ):
+        raise MediaUnreadable(name, "has a damaged recipe")
+    return Recipe(**{**data, "media": tuple(media)})
 
 
 def read_recipe(path: Path) -> Recipe:

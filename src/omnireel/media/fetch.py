@@ -1,0 +1,159 @@
+"""The one door for files named by a URL: bounded in size, time, redirects and addresses.
+
+A host's name is resolved once and the connection goes to the address that was checked, so a name that answers otherwise a
+moment later gains nothing. Only http, https and data are spoken.
+"""
+
+from __future__ import annotations
+
+import binascii
+import http.client
+import ipaddress
+import socket
+import ssl
+import time
+from base64 import b64decode
+from urllib.parse import SplitResult, unquote_to_bytes, urljoin, urlsplit
+
+from omnireel.errors import MediaUnreadable
+
+MAX_REDIRECTS = 5
+_CHUNK_BYTES = 1 << 16
+
+
+def is_url(text: str) -> bool:
+    """Whether a user's word for a file is a URL that `fetch` takes."""
+    return text.partition(":")[0].lower() in ("http", "https", "data")
+
+
+def fetch(url: str, *, name: str, max_bytes: int, timeout_seconds: float = 60.0, allow_private: bool = False) -> bytes:
+    """The whole content behind a URL.
+
+    Args:
+        url: http, https or data.
+        name: what error messages call it; the URL itself may hold secrets and is never repeated.
+        max_bytes: more than this is refused, as soon as it is known.
+        timeout_seconds: for everything together, redirects included.
+        allow_private: also talk to private, loopback and link-local addresses.
+
+    Raises:
+        MediaUnreadable: it cannot be fetched, is too large, or lies where it may not.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    for _ in range(MAX_REDIRECTS + 1):
+        parts = _split(url, name)
+        if parts.scheme == "data":
+            return _inline(url, name, max_bytes)
+        found = _get(parts, name=name, max_bytes=max_bytes, deadline=deadline, allow_private=allow_private)
+        if isinstance(found, bytes):
+            return found
+        url = urljoin(url, found)
+        if not url.lower().startswith(("http:", "https:")):
+            raise MediaUnreadable(name, "leads to what is no web address")
+    raise MediaUnreadable(name, f"leads through more than {MAX_REDIRECTS} redirects")
+
+
+def _split(url: str, name: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in ("http", "https", "data") and (parts.scheme == "data" or bool(parts.hostname))
+        _ = parts.port
+    except ValueError:
+        is_good = False
+    if not is_good:
+        raise MediaUnreadable(name, "is no URL that can be fetched", hint="http, https and data are")
+    return parts
+
+
+def _inline(url: str, name: str, max_bytes: int) -> bytes:
+    """data:[type][;parameters][;base64],content (RFC 2397); both encodings may be percent-encoded."""
+    head, comma, content = url.partition(",")
+    if not comma:
+        raise MediaUnreadable(name, "is a data URL without content")
+    if len(content) > 3 * max_bytes:
+        raise MediaUnreadable(name, f"is larger than {max_bytes} bytes")
+    data = unquote_to_bytes(content)
+    if head.lower().endswith(";base64"):
+        try:
+            data = b64decode(b"".join(data.split()), validate=True)
+        except (binascii.Error, ValueError):
+            raise MediaUnreadable(name, "is a data URL with broken base64") from None
+    if len(data) > max_bytes:
+        raise MediaUnreadable(name, f"is larger than {max_bytes} bytes")
+    return data
+
+
+def _get(parts: SplitResult, *, name: str, max_bytes: int, deadline: float, allow_private: bool) -> bytes | str:
+    """The content, or where it has moved to."""
+    address = _checked_address(parts, name=name, allow_private=allow_private)
+    connection = _Pinned(parts, address, timeout=max(0.1, deadline - time.monotonic()))
+    try:
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        connection.request("GET", path, headers={"User-Agent": "omnireel", "Accept": "*/*"})
+        # An answer that ends with its connection owns the socket, and is closed by nobody else.
+        with connection.getresponse() as answer:
+            return _taken(answer, name=name, max_bytes=max_bytes, deadline=deadline)
+    except TimeoutError:
+        raise MediaUnreadable(name, "took too long to fetch") from None
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise MediaUnreadable(name, f"cannot be fetched ({type(error).__name__})") from None
+    finally:
+        connection.close()
+
+
+def _taken(answer: http.client.HTTPResponse, *, name: str, max_bytes: int, deadline: float) -> bytes | str:
+    if answer.status in (301, 302, 303, 307, 308) and answer.headers.get("Location"):
+        return str(answer.headers["Location"])
+    if answer.status != 200:
+        raise MediaUnreadable(name, f"cannot be fetched (the server answered {answer.status})")
+    length = answer.headers.get("Content-Length", "0")
+    if length.isdigit() and int(length) > max_bytes:
+        raise MediaUnreadable(name, f"is larger than {max_bytes} bytes")
+    return _read(answer, name=name, max_bytes=max_bytes, deadline=deadline)
+
+
+def _read(answer: http.client.HTTPResponse, *, name: str, max_bytes: int, deadline: float) -> bytes:
+    content = bytearray()
+    while piece := answer.read1(_CHUNK_BYTES):
+        content += piece
+        if len(content) > max_bytes:
+            raise MediaUnreadable(name, f"is larger than {max_bytes} bytes")
+        if time.monotonic() > deadline:
+            # A server that sends a byte now and then never runs into a socket's own limit.
+            raise MediaUnreadable(name, "took too long to fetch")
+    return bytes(content)
+
+
+def _checked_address(parts: SplitResult, *, name: str, allow_private: bool) -> str:
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        found = socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        raise MediaUnreadable(name, "names a host that is not known") from None
+    addresses = [str(entry[4][0]) for entry in found]
+    # One bad address among good ones is a trick, not a mistake.
+    if not allow_private and not all(_is_public(address) for address in addresses):
+        raise MediaUnreadable(name, "lies on a private address", hint="only public addresses are fetched from")
+    return addresses[0]
+
+
+def _is_public(text: str) -> bool:
+    address = ipaddress.ip_address(text.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return address.is_global and not address.is_multicast
+
+
+class _Pinned(http.client.HTTPConnection):
+    """A connection to an address that was checked, under the host's own name."""
+
+    def __init__(self, parts: SplitResult, address: str, *, timeout: float) -> None:
+        is_secure = parts.scheme == "https"
+        super().__init__(parts.hostname or "", parts.port or (443 if is_secure else 80), timeout=timeout)
+        self._address = address
+        self._context = ssl.create_default_context() if is_secure else None
+
+    def connect(self) -> None:
+        self.sock = socket.create_connection((self._address, self.port), self.timeout)
+        if self._context is not None:
+            self.sock = self._context.wrap_socket(self.sock, server_hostname=self.host)
