@@ -13,7 +13,10 @@ torch.set_num_threads(1)
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in os.environ:
-        if name.startswith("OMNIREEL_") or name == "DIFFUSION_ATTENTION_BACKEND":
+        if name.startswith("OMNIREEL_") or name in (
+            "DIFFUSION_ATTENTION_BACKEND",
+            "VLLM_OMNI_H3_VALIDATE_FINITE_TENSORS",
+        ):
             monkeypatch.delenv(name)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 

@@ -15,6 +15,7 @@ OmniReelError
   EngineError                 neither; retry or restart               HTTP 5xx, exit 4
     OutOfMemory               a request did not fit                   503
     DeadlineExceeded          a request ran past its time             504
+    NonFinite                 a tensor holds what is no number        500
     NotReproduced             the same recipe gave other frames       500
 
 Errors cross process borders as data (`to_dict` / `from_dict`), never as pickled exceptions.
@@ -224,6 +225,19 @@ class DeadlineExceeded(EngineError):
             f"request {request_id} ran past its {timeout_seconds:g} s ({where})",
             hint="give it more time, fewer steps or a smaller size",
             details={"request_id": request_id, "timeout_seconds": timeout_seconds, "where": where},
+        )
+
+
+class NonFinite(EngineError):
+    """A tensor of a request holds NaN or infinity; only looked for when asked to."""
+
+    code = "non_finite"
+
+    def __init__(self, tensor: str, step: int) -> None:
+        super().__init__(
+            f"{tensor} holds values that are not finite after step {step}",
+            hint="look at the weights, the dtype and the attention backend",
+            details={"tensor": tensor, "step": step},
         )
 
 

@@ -212,12 +212,16 @@ class Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepEvent:
-    """One evaluation of the model is done. `index` counts from 1 to `total`; preview: uint8 [H,W,3] or None."""
+    """One evaluation of the model is done. `index` counts from 1 to `total`; preview: uint8 [H,W,3] or None.
+
+    progress: the normalised timestep that was evaluated, from 1 (noise) towards 0; None where a model has none.
+    """
 
     request_id: str
     index: int
     total: int
     seconds: float
+    progress: float | None = None
     preview: FramesU8 | None = None
 
 

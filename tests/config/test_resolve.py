@@ -26,6 +26,7 @@ def test_nothing_said_gives_every_default():
         ("max_queue", "3", "4"),
         ("timeout_seconds", "1.5", "2.5"),
         ("num_threads", "1", "2"),
+        ("validate_finite_tensors", "True", "False"),
         ("log_level", "info", "debug"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import weakref
@@ -139,6 +140,25 @@ def test_a_bug_in_a_step_is_of_the_denoise_stage():
     with pytest.raises(EngineError, match="denoise"):
         run(ticket(heard, extra_args={"fail": "step:3"}))
     assert len(heard.steps) == 2
+
+
+@pytest.mark.parametrize("fail", [None, "step:3"])
+def test_progress_is_told_with_each_step_and_gone_after_the_loop(monkeypatch, fail):
+    states = []
+    prepare = ToyPipeline.prepare
+
+    def remembered(*arguments):
+        states.append(prepare(*arguments))
+        return states[-1]
+
+    monkeypatch.setattr(ToyPipeline, "prepare", remembered)
+    heard = Heard()
+    with contextlib.suppress(EngineError):
+        run(ticket(heard, extra_args={"fail": fail}))
+    told = [event.progress for event in heard.steps]
+    assert told[0] == 1.0
+    assert told == sorted(told, reverse=True)
+    assert states[0].progress is None
 
 
 def test_what_the_caller_did_wrong_stays_his_error():

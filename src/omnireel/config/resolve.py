@@ -18,7 +18,10 @@ from omnireel.errors import BadSetting, nearest
 T = TypeVar("T")
 
 PREFIX = "OMNIREEL_"
-ALIASES: Mapping[str, str] = {"DIFFUSION_ATTENTION_BACKEND": "diffusion_attention_backend"}
+ALIASES: Mapping[str, str] = {
+    "DIFFUSION_ATTENTION_BACKEND": "diffusion_attention_backend",
+    "VLLM_OMNI_H3_VALIDATE_FINITE_TENSORS": "validate_finite_tensors",
+}
 """Variables of other engines that people have in their start scripts; our own name wins over them."""
 
 

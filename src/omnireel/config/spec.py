@@ -40,5 +40,9 @@ class RunSpec:
     timeout_seconds: float | None = setting(
         None, "time that a request may take, waiting included", unit="s", minimum=0.001
     )
+    validate_finite_tensors: bool = setting(
+        False,
+        "look for NaN and infinity after each step, and fail the request naming the tensor (waits for the device)",
+    )
     num_threads: int | None = setting(None, "CPU threads of the model; the machine's cores when absent", minimum=1)
     log_level: str = setting("warning", "how much is logged to stderr", choices=("debug", "info", "warning", "error"))

@@ -31,6 +31,7 @@ def build_context(config: ResolvedConfig) -> tuple[BuildContext, int]:
         device=str(platform.device(index)),
         dtype=dtype,
         attention=config.attention,
+        validate_finite_tensors=config.run.validate_finite_tensors,
     )
     return context, index
 

@@ -98,6 +98,13 @@ class Runner:
             raise self._typed(error, ticket, stage) from error
 
     def _steps(self, ticket: Ticket, state: DenoiseState, pause: Callable[[str], None]) -> DenoiseState:
+        try:
+            return self._loop(ticket, state, pause)
+        finally:
+            # Also after an error: nobody may take the last step's progress for that of a loop under way.
+            state.progress = None
+
+    def _loop(self, ticket: Ticket, state: DenoiseState, pause: Callable[[str], None]) -> DenoiseState:
         while (done := state.steps_done) < state.num_steps:
             if done:
                 pause(f"before step {done + 1} of {state.num_steps}")
@@ -112,6 +119,7 @@ class Runner:
                 index=done + 1,
                 total=state.num_steps,
                 seconds=seconds,
+                progress=state.progress,
                 preview=self._preview(ticket, state),
             )
             ticket.emit(event)

@@ -72,34 +72,31 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildContext:
-    """What a pipeline is built from. dtype: "auto" keeps the stored types where the device computes them well."""
+    """What a pipeline is built from. dtype: "float32", "bfloat16", or "checkpoint" for the stored types.
+
+    validate_finite_tensors: look for NaN and infinity after each step, which waits for the device.
+    """
 
     checkpoint: Checkpoint
     platform: Platform
     device: str
     dtype: str
     attention: AttentionConfig
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepContext:
-    """Facts of the step under way, as host values. `progress` is the normalised timestep, falling from 1 to 0."""
-
-    index: int
-    total: int
-    progress: float
+    validate_finite_tensors: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
 class DenoiseState:
     """A request in the middle of its loop; the one mutable type. A model adds its own fields in a subclass.
 
-    `steps_done` counts finished evaluations; the pipeline's `step` raises it by one.
+    `steps_done` counts finished evaluations; the pipeline's `step` raises it by one. `progress` is the normalised timestep
+    of the evaluation under way or last done, falling from 1 to 0; `step` sets it, and it is None outside of the loop.
     """
 
     workload: Workload
     num_steps: int
     steps_done: int = 0
+    progress: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 from tests.support.mini import MINI
 
 from omnireel.attention import AttentionConfig, AttentionSpec
-from omnireel.errors import BadCheckpoint, BadSetting
+from omnireel.errors import BadCheckpoint, BadSetting, NonFinite
 from omnireel.models.discover import admit, find_checkpoint, load_pipeline
 from omnireel.models.protocol import BuildContext
 from omnireel.platforms import find_platform
@@ -166,3 +167,29 @@ def test_the_digest_follows_the_weights(tmp_path, pipeline):
     data[-1] ^= 1
     file.write_bytes(data)
     assert load_pipeline(context(str(root))).weights_digest != pipeline.weights_digest
+
+
+def test_progress_is_the_video_sigma_of_the_step(pipeline):
+    work = workload()
+    state = pipeline.prepare(work, pipeline.encode(work))
+    assert state.progress is None
+    seen = []
+    while state.steps_done < state.num_steps:
+        state = pipeline.step(state)
+        seen.append(state.progress)
+    assert seen == [float(sigma) for sigma in state.video_schedule.sigmas[:-1]]
+    assert seen[0] == 1.0
+
+
+def test_a_value_that_is_not_finite_is_named_when_asked_for():
+    checked = load_pipeline(dataclasses.replace(context(), validate_finite_tensors=True))
+    work = workload()
+    state = checked.step(checked.prepare(work, checked.encode(work)))
+    state.audio_rows = torch.full_like(state.audio_rows, torch.nan)
+    with pytest.raises(NonFinite, match="video velocity holds values that are not finite after step 2"):
+        checked.step(state)
+
+
+def test_looking_for_such_values_changes_nothing(pipeline):
+    checked = load_pipeline(dataclasses.replace(context(), validate_finite_tensors=True))
+    assert np.array_equal(run(checked).latents["video"], run(pipeline).latents["video"])

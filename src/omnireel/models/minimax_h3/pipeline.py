@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from omnireel.attention import AttentionBackend, select_backend
-from omnireel.errors import BadCheckpoint
+from omnireel.errors import BadCheckpoint, NonFinite
 from omnireel.models.minimax_h3 import limits as geometry
 from omnireel.models.minimax_h3 import references, tasks
 from omnireel.models.minimax_h3.audio_vae import AudioVae
@@ -111,6 +111,7 @@ class MiniMaxH3Pipeline:
         audio_vae: AudioVae,
         device: torch.device,
         digest: str,
+        is_checked: bool,
     ) -> None:
         self._transformers = transformers
         self._conditioner = conditioner
@@ -119,6 +120,7 @@ class MiniMaxH3Pipeline:
         self._device = device
         self._patch_size = next(iter(transformers.values())).config.patch_size
         self.weights_digest = digest
+        self._is_checked = is_checked
 
     @classmethod
     def build(cls, context: BuildContext) -> MiniMaxH3Pipeline:
@@ -140,6 +142,7 @@ class MiniMaxH3Pipeline:
             audio_vae=AudioVae(root, device=device),
             device=device,
             digest=weights_digest(folders.values()),
+            is_checked=context.validate_finite_tensors,
         )
 
     @torch.inference_mode()
@@ -203,6 +206,7 @@ class MiniMaxH3Pipeline:
     def step(self, state: H3State) -> H3State:
         """See `Pipeline.step`."""
         index = state.steps_done
+        state.progress = float(state.video_schedule.sigmas[index])
         times = _times(state, index)
         video_indices, audio_indices, text_indices = state.indices
         video_velocity, audio_velocity = self._transformer_of(state.workload)(
@@ -223,6 +227,8 @@ class MiniMaxH3Pipeline:
         audio_target_velocity = audio_velocity[0, layout.num_condition_audio_rows :].float()
         state.audio_schedule.step_(state.audio_target, audio_target_velocity, index)
         state.steps_done += 1
+        if self._is_checked:
+            _check_finite(state, video_velocity, audio_velocity)
         return state
 
     @torch.inference_mode()
@@ -289,6 +295,15 @@ def _condition(item: MediaInput, shape: Sequence[int], sound: int) -> Condition:
     if item.role == tasks.REFERENCE:
         return PictureReference(latent_height=height, latent_width=width)
     return Keyframe(anchor="last" if item.role == tasks.LAST else "first")
+
+
+def _check_finite(state: H3State, video_velocity: Tensor, audio_velocity: Tensor) -> None:
+    """Raises NonFinite naming the first tensor, in the order in which they came to be."""
+    made = ("video velocity", video_velocity), ("audio velocity", audio_velocity)
+    moved = ("video latents", state.video_rows), ("audio latents", state.audio_rows)
+    for name, tensor in (*made, *moved):
+        if not bool(torch.isfinite(tensor).all()):
+            raise NonFinite(name, state.steps_done)
 
 
 def _times(state: H3State, index: int) -> RowTimes:

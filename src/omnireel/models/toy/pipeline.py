@@ -59,6 +59,7 @@ class ToyPipeline:
     def step(self, state: ToyState) -> ToyState:
         """Moves the level on."""
         time.sleep(state.workload.settings["step_seconds"])
+        state.progress = 1 - state.steps_done / state.num_steps
         state.steps_done += 1
         _fail_on(state.workload, f"step:{state.steps_done}")
         if state.workload.settings["fail"] == "oom":
