@@ -40,7 +40,7 @@ def test_rooms_import_downward_only():
     [
         ("av", {"media"}),
         ("PIL", {"media", "models"}),
-        ("diffusers", {"models"}),
+        ("diffusers", set()),
         ("transformers", {"models"}),
         ("rich", {"observe"}),
     ],

@@ -17,7 +17,7 @@ from omnireel.cli.version import own_version
 from omnireel.config import ModelSpec, settings_of
 from omnireel.errors import OmniReelError, SetupError
 
-_NEEDED = ("torch", "diffusers", "transformers", "safetensors", "av", "numpy", "pillow", "rich")
+_NEEDED = ("torch", "transformers", "safetensors", "av", "numpy", "pillow", "rich")
 _OPTIONAL = {"pillow_heif": "reading HEIC and HEIF pictures"}
 
 

@@ -7,12 +7,24 @@ import pytest
 import torch
 from tests.support.mini import MINI
 
+from omnireel.attention import AttentionBackend, AttentionConfig, select_backend
 from omnireel.models.minimax_h3.video_vae import PIXEL_MEAN, PIXEL_STD, VideoVae
+
+
+def select(role: str, category: str, head_dim: int) -> AttentionBackend:
+    return select_backend(
+        AttentionConfig(),
+        role=role,
+        category=category,
+        head_dim=head_dim,
+        platform_name="cpu",
+        preference=("TORCH_SDPA",),
+    )
 
 
 @pytest.fixture(scope="module")
 def vae():
-    return VideoVae(MINI, device=torch.device("cpu"), is_mixed=False)
+    return VideoVae(MINI, device=torch.device("cpu"), is_mixed=False, select=select)
 
 
 @pytest.mark.parametrize(("latent_frames", "frames"), [(7, 22), (12, 39), (32, 107)])
@@ -26,7 +38,7 @@ def test_latents_become_the_frames_they_stand_for(vae, latent_frames, frames):
 def test_frames_are_the_decoders_pixels_rounded(vae):
     latents = torch.randn(1, 24, 7, 2, 2)
     made = vae.decode(latents)
-    (pixels,) = vae._vae.decode(latents, return_dict=False)
+    pixels = vae._vae.decode(latents * vae._std + vae._mean)
     unit = pixels[0].permute(1, 2, 3, 0) * torch.tensor(PIXEL_STD) + torch.tensor(PIXEL_MEAN)
     assert np.abs(made - (unit.clamp(0, 1) * 255).numpy()).max() <= 0.5 + 1e-3
 
@@ -34,7 +46,7 @@ def test_frames_are_the_decoders_pixels_rounded(vae):
 @torch.inference_mode()
 def test_the_mixed_layout_stays_close(vae):
     latents = torch.randn(1, 24, 7, 2, 2)
-    mixed = VideoVae(MINI, device=torch.device("cpu"), is_mixed=True)
+    mixed = VideoVae(MINI, device=torch.device("cpu"), is_mixed=True, select=select)
     assert mixed._vae.decoder.proj_out.weight.dtype == torch.bfloat16
     assert mixed._vae.encoder.conv_in.weight.dtype == torch.float32
     assert np.abs(mixed.decode(latents).astype(int) - vae.decode(latents)).mean() < 3

@@ -19,7 +19,7 @@ FACTS = ModelFacts(
         ComponentFacts(name="vae", role=Role.DECODER, blocks=("decoder.transformer_blocks",)),
         ComponentFacts(name="audio_vae", role=Role.DECODER),
     ),
-    attention_roles={"self": "self", "minimax_h3.token_refiner": "self"},
+    attention_roles={"self": "self", "minimax_h3.token_refiner": "self", "minimax_h3.video_vae": "self"},
     pipeline="omnireel.models.minimax_h3.pipeline:MiniMaxH3Pipeline",
     rules="omnireel.models.minimax_h3.rules:admit",
     builtin={"mini-h3": Path(__file__).parent / "mini"},

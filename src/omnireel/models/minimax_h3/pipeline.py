@@ -134,11 +134,13 @@ class MiniMaxH3Pipeline:
         names = [name for name in DENOISERS if (root / name).is_dir()] or [DENOISERS[0]]
         shared = [part.name for part in FACTS.components if part.name not in DENOISERS]
         folders = {name: read_index(root / name) for name in (*names, *shared)}
+        is_mixed = dtype is not torch.float32
+        vae_dtype = torch.bfloat16 if is_mixed else torch.float32
         conditioner = Conditioner(root, num_layers=limits.condition_layer, device=device, dtype=dtype)
         return cls(
             transformers={name: _load_transformer(folders[name], context, device, dtype) for name in names},
             conditioner=conditioner,
-            video_vae=VideoVae(root, device=device, is_mixed=dtype is not torch.float32),
+            video_vae=VideoVae(root, device=device, is_mixed=is_mixed, select=partial(_select, context, vae_dtype)),
             audio_vae=AudioVae(root, device=device),
             device=device,
             digest=weights_digest(folders.values()),

@@ -1,22 +1,25 @@
-"""Picture latents to frames.
+"""Frames to picture latents and back.
 
-Tiling and chunking are part of what the model was trained with, so they are never switched off. Letters: T frames, H height,
-W width.
+Tiling and chunking are part of what the model was trained with, so they are never switched off. Letters: C channels, T frames,
+H height, W width; Tl, Hl, Wl the same of latents.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from omnireel.errors import BadCheckpoint
-from omnireel.weights import ComponentFiles, build_empty, load_component, read_index
+from omnireel.models.minimax_h3.video_autoencoder import ROLE, VideoAutoencoder, VideoVaeConfig, stored_dtype
+from omnireel.weights import ComponentFiles, load_component, read_index
 
 if TYPE_CHECKING:
+    from omnireel.attention import AttentionBackend
     from omnireel.request import FramesU8
 
 # Pixels inside the VAE are normalised as ImageNet's are.
@@ -25,39 +28,45 @@ PIXEL_STD = (0.229, 0.224, 0.225)
 
 ENCODE_SEED = 42
 
-_KEPT_FLOAT32 = frozenset({"encoder", "quant_conv", "norm1", "norm2", "norm_out", "scale1", "scale2"})
-"""Parts of a name whose weights stay float32 when the rest is bfloat16."""
+SelectBackend = Callable[[str, str, int], "AttentionBackend"]
 
 
 class VideoVae:
-    """The decoder of the picture.
+    """The video VAE of a checkpoint, on a device.
 
     Args:
         root: the checkpoint's directory.
         device: where it runs.
         is_mixed: bfloat16 where the reference has it under a bfloat16 load; else all float32.
+        select: gives the attention backend for (role, category, head size).
     """
 
-    def __init__(self, root: Path, *, device: torch.device, is_mixed: bool) -> None:
-        from diffusers import AutoencoderKLMiniMaxH3
-
+    def __init__(self, root: Path, *, device: torch.device, is_mixed: bool, select: SelectBackend) -> None:
         self.files = read_index(root / "vae")
+        try:
+            config = VideoVaeConfig.from_dict(self.files.config)
+        except ValueError as error:
+            raise BadCheckpoint(f"{self.files.folder.name}/config.json", str(error)) from None
+        backend = select(ROLE, "self", config.decoder_attention_head_dim)
+        with torch.device("meta"):
+            self._vae = VideoAutoencoder(config, backend=backend)
+        wanted = torch.bfloat16 if is_mixed else torch.float32
+        load_component(self._vae, self.files, device=device, dtype_of=lambda name, _: stored_dtype(name, wanted))
         self._device = device
-        self._vae: Any = build_empty(lambda: AutoencoderKLMiniMaxH3.from_config(dict(self.files.config)))
-        load_component(self._vae, self.files, device=device, dtype_of=_mixed if is_mixed else _float32)
-        self._vae.eval()
         self._mean = statistic(self.files, "latents_mean", device).view(1, -1, 1, 1, 1)
         self._std = statistic(self.files, "latents_std", device).view(1, -1, 1, 1, 1)
+        self._pixel_mean = torch.tensor(PIXEL_MEAN, device=device).view(1, 3, 1, 1, 1)
+        self._pixel_std = torch.tensor(PIXEL_STD, device=device).view(1, 3, 1, 1, 1)
 
     @property
     def latent_channels(self) -> int:
         """Channels of a latent."""
-        return int(self._vae.config.latent_channels)
+        return self._vae.config.latent_channels
 
     @property
     def compression(self) -> int:
         """Pixels of an edge to one latent."""
-        return int(self._vae.spatial_compression_ratio)
+        return self._vae.config.spatial_ratio
 
     def encode(self, frames: FramesU8) -> Tensor:
         """uint8 [T,H,W,3] to float32 latents [1,C,Tl,Hl,Wl] as the DiT has them, on the CPU.
@@ -65,25 +74,29 @@ class VideoVae:
         The posterior is drawn from a generator of its own, seeded 42 whatever the request, and rounded to float16, as the
         model was conditioned in training.
         """
-        mean = torch.tensor(PIXEL_MEAN, device=self._device).view(1, 3, 1, 1, 1)
-        std = torch.tensor(PIXEL_STD, device=self._device).view(1, 3, 1, 1, 1)
         pixels = torch.from_numpy(frames).to(self._device).permute(3, 0, 1, 2)[None]
-        (posterior,) = self._vae.encode((pixels.float().div(255.0) - mean) / std, return_dict=False)
-        latents = posterior.sample(generator=torch.Generator().manual_seed(ENCODE_SEED)).half().float().cpu()
-        encoded: Tensor = (latents - self._mean.cpu()) / self._std.cpu()
-        return encoded
+        moments = self._vae.encode_moments((pixels.float().div(255.0) - self._pixel_mean) / self._pixel_std)
+        mean, log_variance = moments.chunk(2, dim=1)
+        noise = torch.randn(mean.shape, generator=torch.Generator("cpu").manual_seed(ENCODE_SEED))
+        drawn = mean + torch.exp(0.5 * log_variance.clamp(-30.0, 20.0)) * noise.to(mean.device)
+        return (drawn.half().float().cpu() - self._mean.cpu()) / self._std.cpu()
 
     def decode(self, latents: Tensor) -> FramesU8:
-        """float32 latents [1,C,Tl,Hl,Wl] as the DiT has them to uint8 [T,H,W,3]."""
-        (pixels,) = self._vae.decode(latents.to(self._device) * self._std + self._mean, return_dict=False)
-        mean = torch.tensor(PIXEL_MEAN, device=self._device).view(3, 1, 1)
-        std = torch.tensor(PIXEL_STD, device=self._device).view(3, 1, 1)
-        _, _, num_frames, height, width = pixels.shape
+        """float32 latents [1,C,Tl,Hl,Wl] as the DiT has them to uint8 [T,H,W,3].
+
+        Frames become 8-bit as their clip is decoded, so the clip as float, many times its size, is never there.
+        """
+        clean = latents.to(self._device) * self._std + self._mean
+        rules = self._vae.config.clips
+        num_frames = rules.frames_of(latents.shape[2])
+        height, width = (self.compression * edge for edge in latents.shape[-2:])
         frames = np.empty((num_frames, height, width, 3), np.uint8)
-        for k in range(num_frames):
-            # A frame at a time: the clip as float is many times the size of the clip in bytes.
-            unit = (pixels[0, :, k].float() * std + mean).clamp_(0, 1)
-            frames[k] = unit.mul_(255).round_().to(torch.uint8).permute(1, 2, 0).cpu().numpy()
+        first = 0
+        for piece in self._vae.decode_clips(clean):
+            unit = (piece.float() * self._pixel_std + self._pixel_mean).clamp_(0, 1)
+            levels = unit.mul_(255).round_().to(torch.uint8)[0].permute(1, 2, 3, 0)
+            frames[first : first + piece.shape[2]] = levels.cpu().numpy()
+            first += piece.shape[2]
         return frames
 
 
@@ -98,11 +111,3 @@ def statistic(files: ComponentFiles, key: str, device: torch.device) -> Tensor:
         shown = f"{files.folder.name}/config.json"
         raise BadCheckpoint(shown, "lacks the statistics of the latents", key=key, expected=f"{count} numbers")
     return torch.tensor(values, dtype=torch.float32, device=device)
-
-
-def _float32(_: str, __: torch.dtype) -> torch.dtype:
-    return torch.float32
-
-
-def _mixed(name: str, _: torch.dtype) -> torch.dtype:
-    return torch.float32 if _KEPT_FLOAT32 & set(name.split(".")) else torch.bfloat16

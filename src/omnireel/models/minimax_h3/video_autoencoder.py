@@ -1,0 +1,446 @@
+"""The video VAE: a causal 3-D convolutional encoder and a decoder of transformer blocks, tile by tile and clip by clip.
+
+Parameters are named as in the diffusers checkpoint. Letters: B batch, C channels, T frames, H height, W width (of pixels or
+latents), S tokens, A heads, D channels of a head, E width of the decoder.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from omnireel.attention import Attention
+from omnireel.layers import Linear, RMSNorm, RotaryTable, SwiGlu, rotate_
+from omnireel.models.minimax_h3.tiling import ClipRules, TilePlan, plan_tiles
+
+if TYPE_CHECKING:
+    from omnireel.attention import AttentionBackend
+
+ROLE = "minimax_h3.video_vae"
+
+KEEP_FLOAT32 = frozenset({"encoder", "quant_conv", "norm1", "norm2", "norm_out", "scale1", "scale2"})
+"""Parts of a name whose weights stay float32 when the rest is bfloat16. Source: the reference's bfloat16 load."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VideoVaeConfig:
+    """Sizes of the video VAE, by their diffusers names; what is written here is the released one."""
+
+    in_channels: int = 3
+    out_channels: int = 3
+    latent_channels: int = 24
+    block_out_channels: tuple[int, ...] = (128, 256, 256, 512, 512, 1024)
+    layers_per_block: int = 2
+    spatial_downsample_factors: tuple[int, ...] = (2, 2, 2, 2, 1, 1)
+    temporal_downsample_factors: tuple[int, ...] = (1, 2, 2, 1, 1, 1)
+    norm_num_groups: int = 32
+    norm_eps: float = 1e-6
+    spatial_padding_mode: str = "reflect"
+    decoder_num_layers: int = 36
+    decoder_num_attention_heads: int = 32
+    decoder_attention_head_dim: int = 64
+    decoder_num_register_tokens: int = 4
+    decoder_ffn_mult: int = 4
+    decoder_rope_theta: float = 100.0
+    decoder_rope_dim_ratio: float = 0.75
+    decoder_norm_eps: float = 1e-5
+    clip_length: int = 17
+    token_drop: int = 3
+    latents_mean: tuple[float, ...] = (0.0,) * 24
+    latents_std: tuple[float, ...] = (1.0,) * 24
+
+    @classmethod
+    def from_dict(cls, config: Mapping[str, Any]) -> VideoVaeConfig:
+        """The sizes in a checkpoint's `config.json`; keys that begin with an underscore are passed over.
+
+        Raises:
+            ValueError: a key is unknown.
+        """
+        named: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in config.items()
+            if not key.startswith("_")
+        }
+        unknown = named.keys() - {entry.name for entry in fields(cls)}
+        if unknown:
+            raise ValueError(f"unknown {'key' if len(unknown) == 1 else 'keys'} {', '.join(sorted(unknown))}")
+        return cls(**named)
+
+    @property
+    def spatial_ratio(self) -> int:
+        """Pixels of an edge to one latent."""
+        return prod(self.spatial_downsample_factors)
+
+    @property
+    def clips(self) -> ClipRules:
+        """How time is cut."""
+        ratio = prod(self.temporal_downsample_factors)
+        return ClipRules(clip_length=self.clip_length, token_drop=self.token_drop, ratio=ratio)
+
+
+def stored_dtype(key: str, default: torch.dtype) -> torch.dtype:
+    """The type of the tensor named `key` when the VAE as a whole is kept in `default`."""
+    return torch.float32 if KEEP_FLOAT32.intersection(key.split(".")) else default
+
+
+class VideoAutoencoder(nn.Module):
+    """Pixels are RGB in [0,1], normalised as ImageNet's are; latents are the posterior's, before any statistics.
+
+    Args:
+        backend: computes the decoder's attention.
+        tile: edge of a tile and least overlap of two, in pixels.
+    """
+
+    def __init__(
+        self, config: VideoVaeConfig, *, backend: AttentionBackend, tile: tuple[int, int] | None = None
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self._tile = tile
+        self.encoder = Encoder(config)
+        self.quant_conv = nn.Conv3d(2 * config.latent_channels, 2 * config.latent_channels, 1)
+        self.post_quant_conv = nn.Conv3d(config.latent_channels, config.latent_channels, 1)
+        self.decoder = Decoder(config, backend=backend)
+
+    def encode_moments(self, video_BCTHW: Tensor, *, tile_batch: int = 1) -> Tensor:
+        """Mean and log-variance of the posterior, [B,2C,Tl,Hl,Wl]. A single frame gives one latent frame; of more, clips of 17
+        are encoded by themselves, the last one filled up with its last frame.
+        """
+        rules = self.config.clips
+        frames = video_BCTHW.shape[2]
+        if frames == 1:
+            return self._encode_clip(video_BCTHW, tile_batch)
+        missing = -frames % rules.clip_length
+        if missing:
+            video_BCTHW = torch.cat([video_BCTHW, video_BCTHW[:, :, -1:].repeat(1, 1, missing, 1, 1)], dim=2)
+        clips = torch.split(video_BCTHW, rules.clip_length, dim=2)
+        moments = torch.cat([self._encode_clip(clip, tile_batch) for clip in clips], dim=2)
+        return moments[:, :, : moments.shape[2] - rules.token_drop]
+
+    def decode_clips(self, latents_BCTHW: Tensor, *, tile_batch: int = 1) -> Iterator[Tensor]:
+        """Pixels [B,3,t,H,W], a piece at a time in order: 17 frames a clip, and what the last clip overlaps.
+
+        Each clip is decoded with the first latents of the next; the frames that both show go over from one to the other.
+        """
+        rules = self.config.clips
+        wanted = latents_BCTHW.shape[2]
+        left = rules.frames_of(wanted)
+        missing = rules.latents_needed(wanted) - wanted
+        if missing > 0:
+            latents_BCTHW = torch.cat([latents_BCTHW, latents_BCTHW[:, :, -1:].repeat(1, 1, missing, 1, 1)], dim=2)
+        latents_BCTHW = latents_BCTHW.to(self.post_quant_conv.weight.dtype)
+        step, chunk = rules.latents_per_clip, rules.latents_per_clip * rules.ratio
+        tail: Tensor | None = None
+        for first in range(0, rules.clips_of(wanted) * step, step):
+            clip = self._decode_clip(latents_BCTHW[:, :, first : first + step + rules.overlap_latents], tile_batch)
+            piece = clip[:, :, rules.lead : chunk]
+            if tail is not None:
+                piece = blend(tail, piece, rules.overlap_frames, dim=2)
+            tail = clip[:, :, chunk + rules.lead :]
+            yield piece[:, :, :left]
+            left -= min(left, piece.shape[2])
+        if left and tail is not None:
+            yield tail[:, :, :left]
+
+    def decode(self, latents_BCTHW: Tensor, *, tile_batch: int = 1) -> Tensor:
+        """All pieces of `decode_clips` together, [B,3,T,H,W]."""
+        return torch.cat(list(self.decode_clips(latents_BCTHW, tile_batch=tile_batch)), dim=2)
+
+    def tile_plans(self, height: int, width: int) -> tuple[TilePlan, TilePlan]:
+        """The tiles over so many pixels, of rows and of columns."""
+        tile, overlap = self._tile or (None, None)
+        named = {} if tile is None or overlap is None else {"tile": tile, "min_overlap": overlap}
+        step = self.config.spatial_ratio
+        return plan_tiles(height, step=step, **named), plan_tiles(width, step=step, **named)
+
+    def decode_tiles(self, clip_BCTHW: Tensor, jobs: Sequence[tuple[int, int]], *, tile_batch: int = 1) -> list[Tensor]:
+        """Pixels of the tiles (row, column) of one clip of latents; `stitch` puts them together.
+
+        The jobs of a clip may be spread over devices; a tile's pixels depend on its latents alone.
+        """
+        ratio = self.config.spatial_ratio
+        rows, columns = (
+            plan.scaled(ratio) for plan in self.tile_plans(*(ratio * edge for edge in clip_BCTHW.shape[-2:]))
+        )
+        tiles = [_tile(clip_BCTHW, rows, columns, job) for job in jobs]
+        return _in_batches(tiles, lambda tile: self.decoder(self.post_quant_conv(tile)), tile_batch)
+
+    def _encode_clip(self, clip_BCTHW: Tensor, tile_batch: int) -> Tensor:
+        rows, columns = self.tile_plans(*clip_BCTHW.shape[-2:])
+        tiles = [_tile(clip_BCTHW, rows, columns, job) for job in _jobs(rows, columns)]
+        moments = _in_batches(tiles, lambda tile: self.quant_conv(self.encoder(tile)), tile_batch)
+        ratio = self.config.spatial_ratio
+        return stitch(moments, rows.scaled(ratio), columns.scaled(ratio))
+
+    def _decode_clip(self, clip_BCTHW: Tensor, tile_batch: int) -> Tensor:
+        ratio = self.config.spatial_ratio
+        rows, columns = self.tile_plans(*(ratio * edge for edge in clip_BCTHW.shape[-2:]))
+        return stitch(self.decode_tiles(clip_BCTHW, _jobs(rows, columns), tile_batch=tile_batch), rows, columns)
+
+
+def stitch(tiles: Sequence[Tensor], rows: TilePlan, columns: TilePlan) -> Tensor:
+    """Tiles in order of rows, then columns, as one picture: each goes over from the one above, then from the one to the left.
+
+    The neighbours that a tile is blended with are as they were decoded, not as they were blended themselves.
+    """
+    lines = []
+    for i in range(len(rows)):
+        line = []
+        for j in range(len(columns)):
+            tile = tiles[i * len(columns) + j]
+            if i:
+                tile = blend(tiles[(i - 1) * len(columns) + j], tile, rows.overlaps[i - 1], dim=-2)
+            if j:
+                tile = blend(tiles[i * len(columns) + j - 1], tile, columns.overlaps[j - 1], dim=-1)
+            height = tile.shape[-2] - (rows.overlaps[i] if i < len(rows) - 1 else 0)
+            width = tile.shape[-1] - (columns.overlaps[j] if j < len(columns) - 1 else 0)
+            line.append(tile[..., :height, :width])
+        lines.append(torch.cat(line, dim=-1))
+    return torch.cat(lines, dim=-2)
+
+
+def blend(before: Tensor, after: Tensor, extent: int, *, dim: int) -> Tensor:
+    """`after`, whose first `extent` places along `dim` go over linearly from the last ones of `before`."""
+    extent = min(before.shape[dim], after.shape[dim], extent)
+    if not extent:
+        return after
+    shape = [1] * after.ndim
+    shape[dim] = extent
+    place = torch.arange(extent, device=after.device, dtype=after.dtype) / extent
+    new, old = place.view(shape), (1 - place).view(shape)
+    start = before.shape[dim] - extent
+    mixed = before.narrow(dim, start, extent) * old + after.narrow(dim, 0, extent) * new
+    return torch.cat([mixed, after.narrow(dim, extent, after.shape[dim] - extent)], dim=dim)
+
+
+def _jobs(rows: TilePlan, columns: TilePlan) -> list[tuple[int, int]]:
+    return [(i, j) for i in range(len(rows)) for j in range(len(columns))]
+
+
+def _tile(clip: Tensor, rows: TilePlan, columns: TilePlan, job: tuple[int, int]) -> Tensor:
+    top, left = rows.starts[job[0]], columns.starts[job[1]]
+    return clip[..., top : top + rows.length, left : left + columns.length]
+
+
+def _in_batches(tiles: Sequence[Tensor], work: Callable[[Tensor], Tensor], size: int) -> list[Tensor]:
+    """`work` on several tiles of one shape at once; every result is [B,...] like its tile."""
+    if size <= 1:
+        return [work(tile) for tile in tiles]
+    made: list[Tensor] = []
+    for first in range(0, len(tiles), size):
+        part = tiles[first : first + size]
+        made += work(torch.cat(list(part))).chunk(len(part))
+    return made
+
+
+class CausalConv3d(nn.Conv3d):
+    """A convolution that looks back in time (zeros before the first frame) and around in space (mirrored at the edges)."""
+
+    def __init__(
+        self, in_channels: int, out_channels: int, *, size: int, stride: tuple[int, int, int] = (1, 1, 1),
+        padding: int = 0, padding_mode: str = "reflect",
+    ) -> None:  # fmt: skip
+        super().__init__(in_channels, out_channels, size, stride=stride)
+        self._space, self._mode = padding, padding_mode
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B,C,T,H,W] to [B,C',T',H',W']."""
+        if self._space:
+            x = F.pad(x, (self._space,) * 4 + (0, 0), mode=self._mode)
+        if self.kernel_size[0] > 1:
+            x = F.pad(x, (0, 0, 0, 0, self.kernel_size[0] - 1, 0))
+        return F.conv3d(x, self.weight, self.bias, stride=self.stride)
+
+
+class FrameGroupNorm(nn.GroupNorm):
+    """Group norm of each frame by itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B,C,T,H,W] to the same."""
+        batch, channels, frames, height, width = x.shape
+        folded = x.transpose(1, 2).reshape(batch * frames, channels, 1, height, width)
+        normed = F.group_norm(folded, self.num_groups, self.weight, self.bias, self.eps)
+        return normed.view(batch, frames, channels, height, width).transpose(1, 2).contiguous()
+
+
+class ResnetBlock(nn.Module):
+    """norm, SiLU, convolution, twice, beside a shortcut."""
+
+    def __init__(self, in_channels: int, out_channels: int, config: VideoVaeConfig) -> None:
+        super().__init__()
+        groups, eps, mode = config.norm_num_groups, config.norm_eps, config.spatial_padding_mode
+        self.norm1 = FrameGroupNorm(groups, in_channels, eps=eps)
+        self.conv1 = CausalConv3d(in_channels, out_channels, size=3, padding=1, padding_mode=mode)
+        self.norm2 = FrameGroupNorm(groups, out_channels, eps=eps)
+        self.conv2 = CausalConv3d(out_channels, out_channels, size=3, padding=1, padding_mode=mode)
+        self.conv_shortcut = CausalConv3d(in_channels, out_channels, size=1) if in_channels != out_channels else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B,C,T,H,W] to [B,C',T,H,W]."""
+        h = self.conv1(F.silu(self.norm1(x), inplace=True))
+        h = self.conv2(F.silu(self.norm2(h), inplace=True))
+        out: Tensor = (x if self.conv_shortcut is None else self.conv_shortcut(x)) + h
+        return out
+
+
+class Downsample(nn.Module):
+    """A strided convolution, mirrored at the right and bottom edges alone."""
+
+    def __init__(self, channels: int, *, time: int, space: int, padding_mode: str) -> None:
+        super().__init__()
+        self._mode = padding_mode if space == 2 else None
+        self.conv = CausalConv3d(channels, channels, size=3, stride=(time, space, space))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B,C,T,H,W] to [B,C,T/time,H/space,W/space]."""
+        if self._mode is not None:
+            x = F.pad(x, (0, 1, 0, 1, 0, 0), mode=self._mode)
+        out: Tensor = self.conv(x)
+        return out
+
+
+class DownBlock(nn.Module):
+    """One level of the encoder."""
+
+    def __init__(self, in_channels: int, level: int, config: VideoVaeConfig) -> None:
+        super().__init__()
+        channels = config.block_out_channels[level]
+        widths = [in_channels, *[channels] * (config.layers_per_block - 1)]
+        self.resnets = nn.ModuleList(ResnetBlock(width, channels, config) for width in widths)
+        time, space = config.temporal_downsample_factors[level], config.spatial_downsample_factors[level]
+        steps = [Downsample(channels, time=time, space=space, padding_mode=config.spatial_padding_mode)]
+        self.downsamplers = nn.ModuleList(steps) if time * space > 1 else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B,C,T,H,W] to the next level's."""
+        for resnet in self.resnets:
+            x = resnet(x)
+        for step in self.downsamplers or ():
+            x = step(x)
+        return x
+
+
+class Encoder(nn.Module):
+    """Pixels to moments."""
+
+    def __init__(self, config: VideoVaeConfig) -> None:
+        super().__init__()
+        widths, mode = config.block_out_channels, config.spatial_padding_mode
+        self.conv_in = CausalConv3d(config.in_channels, widths[0], size=3, padding=1, padding_mode=mode)
+        before = (widths[0], *widths[:-1])
+        self.down_blocks = nn.ModuleList(DownBlock(before[k], k, config) for k in range(len(widths)))
+        self.norm_out = FrameGroupNorm(config.norm_num_groups, widths[-1], eps=config.norm_eps)
+        self.conv_out = CausalConv3d(widths[-1], 2 * config.latent_channels, size=3, padding=1, padding_mode=mode)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B,3,T,H,W] to [B,2C,Tl,Hl,Wl]."""
+        x = self.conv_in(x)
+        for block in self.down_blocks:
+            x = block(x)
+        out: Tensor = self.conv_out(F.silu(self.norm_out(x), inplace=True))
+        return out
+
+
+class Decoder(nn.Module):
+    """Each latent is a token and becomes a block of pixels; register tokens and one of zeros listen in."""
+
+    def __init__(self, config: VideoVaeConfig, *, backend: AttentionBackend) -> None:
+        super().__init__()
+        self.config = config
+        width = config.decoder_num_attention_heads * config.decoder_attention_head_dim
+        self.proj_in = Linear(config.latent_channels, width, bias=True)
+        self.register_tokens = nn.Parameter(
+            torch.empty(1, config.decoder_num_register_tokens, width), requires_grad=False
+        )
+        self.transformer_blocks = nn.ModuleList(
+            DecoderBlock(config, backend=backend) for _ in range(config.decoder_num_layers)
+        )
+        self.norm_out = nn.LayerNorm(width, eps=config.decoder_norm_eps)
+        self._patch = (config.clips.ratio, config.spatial_ratio, config.spatial_ratio)
+        self.proj_out = Linear(width, config.out_channels * prod(self._patch), bias=True)
+
+    def forward(self, latents_BCTHW: Tensor) -> Tensor:
+        """[B,C,T,H,W] to pixels [B,3,4T,16H,16W]."""
+        batch, _, frames, height, width = latents_BCTHW.shape
+        x_BSE = self.proj_in(latents_BCTHW.flatten(2).transpose(1, 2))
+        registers = self.register_tokens.expand(batch, -1, -1).to(x_BSE.dtype)
+        x_BSE = torch.cat([x_BSE, registers, torch.zeros_like(x_BSE[:, :1])], dim=1)
+        table = self._rotary((frames, height, width), x_BSE.device, self._dtype)
+        for block in self.transformer_blocks:
+            x_BSE = block(x_BSE, table)
+        out = self.proj_out(self.norm_out(x_BSE).to(self.proj_out.dtype))[:, : frames * height * width]
+        split = out.view(batch, frames, height, width, self.config.out_channels, *self._patch)
+        time, size, _ = self._patch
+        pixels: Tensor = split.permute(0, 4, 1, 5, 2, 6, 3, 7)
+        return pixels.reshape(batch, -1, frames * time, height * size, width * size)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """The type of queries and keys."""
+        return self.proj_out.dtype
+
+    def _rotary(self, shape: tuple[int, int, int], device: torch.device, dtype: torch.dtype) -> RotaryTable:
+        """Angles by where a token lies in the window that is decoded, each axis from -1 to 1; extra tokens lie at 0."""
+        pairs = int(self.config.decoder_attention_head_dim * self.config.decoder_rope_dim_ratio) // 6
+        steps = torch.arange(0, 1, 1 / pairs, dtype=torch.float32, device="cpu")[:pairs]
+        frequencies = (1.0 / self.config.decoder_rope_theta**steps).to(device)
+        axes = [2.0 * (torch.arange(0.5, size, dtype=torch.float32, device=device) / size) - 1.0 for size in shape]
+        places = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).flatten(0, 2)
+        extra = places.new_zeros(self.config.decoder_num_register_tokens + 1, 3)
+        angles = (2.0 * math.pi * torch.cat([places, extra])[..., None] * frequencies).flatten(1).unsqueeze(1)
+        return RotaryTable(cos=angles.cos().to(dtype), sin=angles.sin().to(dtype))
+
+
+class DecoderBlock(nn.Module):
+    """Attention and feed-forward, scaled by a vector each. Norms are float32, and with them the stream after the first block."""
+
+    def __init__(self, config: VideoVaeConfig, *, backend: AttentionBackend) -> None:
+        super().__init__()
+        width = config.decoder_num_attention_heads * config.decoder_attention_head_dim
+        self.norm1 = RMSNorm(width, eps=config.decoder_norm_eps)
+        self.attn = DecoderAttention(config, backend=backend)
+        self.scale1 = nn.Parameter(torch.empty(width), requires_grad=False)
+        self.norm2 = RMSNorm(width, eps=config.decoder_norm_eps)
+        self.ff = SwiGlu(width, config.decoder_ffn_mult * width, bias=True)
+        self.scale2 = nn.Parameter(torch.empty(width), requires_grad=False)
+
+    def forward(self, x_BSE: Tensor, table: RotaryTable) -> Tensor:
+        """[B,S,E] to a new [B,S,E]."""
+        dtype = self.attn.to_q.dtype
+        x_BSE = x_BSE + self.attn(self.norm1(x_BSE.float()).to(dtype), table) * self.scale1
+        out: Tensor = x_BSE + self.ff(self.norm2(x_BSE.float()).to(dtype)) * self.scale2
+        return out
+
+
+class DecoderAttention(nn.Module):
+    """Full attention inside a window; queries and keys are normed in float32, without weights."""
+
+    def __init__(self, config: VideoVaeConfig, *, backend: AttentionBackend) -> None:
+        super().__init__()
+        self._heads, self._dim = config.decoder_num_attention_heads, config.decoder_attention_head_dim
+        self._eps = config.decoder_norm_eps
+        width = self._heads * self._dim
+        self.to_q = Linear(width, width, bias=True)
+        self.to_k = Linear(width, width, bias=True)
+        self.to_v = Linear(width, width, bias=True)
+        self.attend = Attention(self._heads, self._dim, backend=backend, role=ROLE)
+        # A list, for checkpoints name the projection `to_out.0`.
+        self.to_out = nn.ModuleList([Linear(width, width, bias=True)])
+
+    def forward(self, x_BSE: Tensor, table: RotaryTable) -> Tensor:
+        """[B,S,E] to [B,S,E]."""
+        q_BSAD, k_BSAD = (rotate_(self._normed(layer(x_BSE)), table) for layer in (self.to_q, self.to_k))
+        v_BSAD = self.to_v(x_BSE).view(*x_BSE.shape[:2], self._heads, self._dim)
+        out: Tensor = self.to_out[0](self.attend(q_BSAD, k_BSAD, v_BSAD).flatten(2))
+        return out
+
+    def _normed(self, x_BSE: Tensor) -> Tensor:
+        x_BSAD = x_BSE.view(*x_BSE.shape[:2], self._heads, self._dim)
+        return F.rms_norm(x_BSAD.float(), (self._dim,), eps=self._eps).to(x_BSE.dtype)

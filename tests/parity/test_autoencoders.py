@@ -1,0 +1,164 @@
+"""Our VAEs against the public ones: the same saved weights, many geometries."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.parity.tolerances import assert_close
+from tests.support.tiny_h3 import AUDIO_VAE, VIDEO_VAE, randomised
+
+from omnireel.attention import AttentionConfig, select_backend
+from omnireel.models.minimax_h3.audio_autoencoder import AudioAutoencoder, AudioVaeConfig, fold_weight_norm
+from omnireel.models.minimax_h3.video_autoencoder import VideoAutoencoder, VideoVaeConfig, stored_dtype
+from omnireel.weights import load_component, read_index
+
+CPU = torch.device("cpu")
+VIDEO_CONFIGS: dict[str, dict[str, Any]] = {
+    "tiny": VIDEO_VAE,
+    "spec": {
+        "latent_channels": 4, "block_out_channels": (8, 16), "layers_per_block": 1, "spatial_downsample_factors": (2, 2),
+        "temporal_downsample_factors": (2, 2), "norm_num_groups": 8, "decoder_num_layers": 2,
+        "decoder_num_attention_heads": 2, "decoder_attention_head_dim": 8, "decoder_num_register_tokens": 2,
+        "decoder_ffn_mult": 2,
+    },
+    "two resnets, released rope": {
+        **VIDEO_VAE, "layers_per_block": 2, "decoder_attention_head_dim": 64, "decoder_num_attention_heads": 1,
+    },
+}  # fmt: skip
+AUDIO_CONFIGS: dict[str, dict[str, Any]] = {
+    "tiny": AUDIO_VAE,
+    "spec": {
+        "encoder_dim": 4, "encoder_rates": (2, 2), "latent_dim": 32, "latent_channels": 8, "num_attention_heads": 2,
+        "decoder_dim": 16, "decoder_rates": (2, 2), "decoder_kernel_sizes": (4, 4), "resblock_kernel_sizes": (3, 7),
+        "resblock_dilation_sizes": ((1, 3), (1, 3)),
+    },
+    "odd rates": {**AUDIO_VAE, "encoder_rates": (5, 3), "decoder_rates": (3, 5), "decoder_kernel_sizes": (5, 9)},
+}  # fmt: skip
+
+
+def video_pair(
+    folder: Path, config: dict[str, Any], tile: tuple[int, int] | None = None
+) -> tuple[Any, VideoAutoencoder]:
+    from diffusers import AutoencoderKLMiniMaxH3
+
+    theirs = randomised(AutoencoderKLMiniMaxH3(**config), 5)
+    theirs.save_pretrained(folder)
+    if tile is not None:
+        theirs.enable_tiling(
+            tile_sample_min_height=tile[0], tile_sample_min_width=tile[0],
+            tile_sample_min_overlap_height=tile[1], tile_sample_min_overlap_width=tile[1],
+        )  # fmt: skip
+    return theirs, ours_of(folder, torch.float32, tile)
+
+
+def ours_of(folder: Path, dtype: torch.dtype, tile: tuple[int, int] | None = None) -> VideoAutoencoder:
+    files = read_index(folder)
+    made = VideoVaeConfig.from_dict(files.config)
+    backend = select_backend(
+        AttentionConfig(), role="vae", category="self", head_dim=made.decoder_attention_head_dim, platform_name="cpu",
+        preference=("TORCH_SDPA",),
+    )  # fmt: skip
+    with torch.device("meta"):
+        ours = VideoAutoencoder(made, backend=backend, tile=tile)
+    load_component(ours, files, device=CPU, dtype_of=lambda name, _: stored_dtype(name, dtype))
+    return ours
+
+
+def moments(theirs: Any, video: torch.Tensor) -> torch.Tensor:
+    posterior = theirs.encode(video, return_dict=False)[0]
+    return torch.as_tensor(posterior.parameters)
+
+
+@pytest.mark.parametrize("frames", [1, 5, 17, 22, 30, 39])
+@pytest.mark.parametrize("name", VIDEO_CONFIGS)
+@torch.inference_mode()
+def test_encoded_moments(tmp_path, name, frames):
+    theirs, ours = video_pair(tmp_path, VIDEO_CONFIGS[name])
+    edge = 2 * ours.config.spatial_ratio
+    video = torch.randn(1, 3, frames, edge, edge + ours.config.spatial_ratio)
+    assert_close("vae", ours.encode_moments(video), moments(theirs, video))
+
+
+@pytest.mark.parametrize("latents", [7, 12, 9, 10, 11, 17])
+@pytest.mark.parametrize("name", VIDEO_CONFIGS)
+@torch.inference_mode()
+def test_decoded_pixels(tmp_path, name, latents):
+    theirs, ours = video_pair(tmp_path, VIDEO_CONFIGS[name])
+    z = torch.randn(1, 4, latents, 2, 3)
+    assert_close("vae", ours.decode(z), theirs.decode(z, return_dict=False)[0])
+
+
+# Tile and least overlap, then height and width, all in latents.
+GEOMETRIES = [
+    (tile, overlap, height, width)
+    for tile, overlap in ((4, 1), (3, 1), (5, 2), (4, 2))
+    for height, width in ((4, 9), (5, 5), (7, 3), (10, 6), (6, 11), (12, 13), (2, 2), (9, 8))
+]
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+@torch.inference_mode()
+def test_tiles(tmp_path, geometry):
+    tile, overlap, height, width = geometry
+    config = VIDEO_CONFIGS["spec"]
+    theirs, ours = video_pair(tmp_path, config, (4 * tile, 4 * overlap))
+    z = torch.randn(1, 4, 7, height, width)
+    assert_close("vae", ours.decode(z), theirs.decode(z, return_dict=False)[0])
+    video = torch.randn(1, 3, 5, 4 * height, 4 * width)
+    assert_close("vae", ours.encode_moments(video), moments(theirs, video))
+
+
+@torch.inference_mode()
+def test_tiles_in_batches_are_tiles_one_by_one(tmp_path):
+    _, ours = video_pair(tmp_path, VIDEO_CONFIGS["spec"], (16, 4))
+    z = torch.randn(1, 4, 7, 9, 10)
+    for size in (2, 3, 100):
+        assert (ours.decode(z, tile_batch=size) - ours.decode(z)).abs().max() < 1e-5
+        video = torch.randn(1, 3, 17, 36, 40)
+        assert (ours.encode_moments(video, tile_batch=size) - ours.encode_moments(video)).abs().max() < 1e-5
+
+
+@torch.inference_mode()
+def test_the_mixed_layout_is_the_references_bfloat16_load(tmp_path):
+    from diffusers import AutoencoderKLMiniMaxH3
+
+    video_pair(tmp_path, VIDEO_VAE)
+    theirs = AutoencoderKLMiniMaxH3.from_pretrained(tmp_path, torch_dtype=torch.bfloat16).eval()
+    ours = ours_of(tmp_path, torch.bfloat16)
+    types = {name: tensor.dtype for name, tensor in theirs.state_dict().items()}
+    assert {name: tensor.dtype for name, tensor in ours.state_dict().items()} == types
+    z = torch.randn(1, 4, 12, 2, 2)
+    expected = theirs.decode(z, return_dict=False)[0]
+    assert_close("vae_mixed", ours.decode(z), expected)
+
+
+def audio_pair(folder: Path, config: dict[str, Any]) -> tuple[Any, AudioAutoencoder]:
+    from diffusers import AutoencoderKLMiniMaxH3Audio
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        theirs = randomised(AutoencoderKLMiniMaxH3Audio(**config), 6, scale=0.5)
+    theirs.save_pretrained(folder)
+    files = read_index(folder)
+    with torch.device("meta"):
+        ours = AudioAutoencoder(AudioVaeConfig.from_dict(files.config))
+    load_component(ours, files, device=CPU)
+    return theirs, ours
+
+
+@pytest.mark.parametrize("is_folded", [False, True])
+@pytest.mark.parametrize("name", AUDIO_CONFIGS)
+@torch.inference_mode()
+def test_sound(tmp_path, name, is_folded):
+    theirs, ours = audio_pair(tmp_path, AUDIO_CONFIGS[name])
+    if is_folded:
+        fold_weight_norm(ours)
+    wave = torch.randn(2, 20 * ours.config.hop + 7) * 0.3
+    expected = theirs.encode(wave[:, None], return_dict=False)[0].mode()
+    assert_close("audio_vae", ours.encode(wave), expected)
+    z = torch.randn(2, 8, 21)
+    assert_close("audio_vae", ours.decode(z), theirs.decode(z, return_dict=False)[0][:, 0])
