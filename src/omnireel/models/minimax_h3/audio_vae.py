@@ -11,7 +11,7 @@ from torch import Tensor
 
 from omnireel.errors import BadCheckpoint
 from omnireel.models.minimax_h3.audio_autoencoder import AudioAutoencoder, AudioVaeConfig, fold_weight_norm
-from omnireel.models.minimax_h3.video_vae import statistic
+from omnireel.models.minimax_h3.video_vae import exact_float32, statistic
 from omnireel.weights import load_component, read_index
 
 if TYPE_CHECKING:
@@ -52,9 +52,12 @@ class AudioVae:
 
     def encode(self, wave: Tensor) -> Tensor:
         """float32 [2,N] at the VAE's rate to float32 latents [2,C,Ta] as the DiT has them, on the CPU: the mean, not a draw."""
-        return (self._vae.encode(wave.to(self._device)).cpu() - self._mean.cpu()) / self._std.cpu()
+        with exact_float32():
+            mean = self._vae.encode(wave.to(self._device))
+        return (mean.cpu() - self._mean.cpu()) / self._std.cpu()
 
     def decode(self, latents: Tensor) -> WaveF32:
         """float32 latents [2,C,Ta] as the DiT has them to a float32 wave [2,N]."""
-        wave = self._vae.decode(latents.to(self._device) * self._std + self._mean)
+        with exact_float32():
+            wave = self._vae.decode(latents.to(self._device) * self._std + self._mean)
         return np.ascontiguousarray(wave.cpu().numpy())

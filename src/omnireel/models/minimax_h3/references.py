@@ -114,7 +114,8 @@ def _sinc_kernel(old: int, new: int) -> tuple[Tensor, int]:
     cutoff = min(old, new) * _ROLLOFF
     width = math.ceil(_LOWPASS_WIDTH * old / cutoff)
     taps = torch.arange(-width, width + old, dtype=torch.float64)[None, None] / old
-    phases = torch.arange(0, -new, -1, dtype=torch.float64)[:, None, None] / new
+    # Float32, as there: a phase such as 1/320 is rounded before it meets the float64 taps.
+    phases = torch.arange(0, -new, -1)[:, None, None] / new
     time = ((phases + taps) * cutoff).clamp(-_LOWPASS_WIDTH, _LOWPASS_WIDTH)
     window = torch.cos(time * math.pi / _LOWPASS_WIDTH / 2) ** 2
     angle = time * math.pi

@@ -7,6 +7,7 @@ H height, W width; Tl, Hl, Wl the same of latents.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,11 @@ PIXEL_MEAN = (0.485, 0.456, 0.406)
 PIXEL_STD = (0.229, 0.224, 0.225)
 
 ENCODE_SEED = 42
+
+TILE_BATCH = 4
+"""Tiles that an accelerator decodes at once: on an H200 a fifth faster than one by one, and the same bits; see
+benchmarks/results/h3_references_h200.json. A CPU gains nothing.
+"""
 
 SelectBackend = Callable[[str, str, int], "AttentionBackend"]
 
@@ -75,7 +81,8 @@ class VideoVae:
         model was conditioned in training.
         """
         pixels = torch.from_numpy(frames).to(self._device).permute(3, 0, 1, 2)[None]
-        moments = self._vae.encode_moments((pixels.float().div(255.0) - self._pixel_mean) / self._pixel_std)
+        with exact_float32():
+            moments = self._vae.encode_moments((pixels.float().div(255.0) - self._pixel_mean) / self._pixel_std)
         mean, log_variance = moments.chunk(2, dim=1)
         noise = torch.randn(mean.shape, generator=torch.Generator("cpu").manual_seed(ENCODE_SEED))
         drawn = mean + torch.exp(0.5 * log_variance.clamp(-30.0, 20.0)) * noise.to(mean.device)
@@ -92,12 +99,17 @@ class VideoVae:
         height, width = (self.compression * edge for edge in latents.shape[-2:])
         frames = np.empty((num_frames, height, width, 3), np.uint8)
         first = 0
-        for piece in self._vae.decode_clips(clean):
+        for piece in self._vae.decode_clips(clean, tile_batch=1 if self._device.type == "cpu" else TILE_BATCH):
             unit = (piece.float() * self._pixel_std + self._pixel_mean).clamp_(0, 1)
             levels = unit.mul_(255).round_().to(torch.uint8)[0].permute(1, 2, 3, 0)
             frames[first : first + piece.shape[2]] = levels.cpu().numpy()
             first += piece.shape[2]
         return frames
+
+
+def exact_float32() -> AbstractContextManager[None]:
+    """Within it convolutions on NVIDIA cards keep all of float32: TF32 would move latents past what training had."""
+    return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
 
 
 def statistic(files: ComponentFiles, key: str, device: torch.device) -> Tensor:
