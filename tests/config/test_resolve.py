@@ -20,6 +20,8 @@ def test_nothing_said_gives_every_default():
     ("name", "variable", "flag"),
     [
         ("model", "toy", "mini-h3"),
+        ("task_type", "t2va", "combined"),
+        ("native_qkv_layout", "stacked", "interleaved"),
         ("device", "cpu", "cuda"),
         ("dtype", "float32", "bfloat16"),
         ("diffusion_attention_backend", "ONE", "TWO"),

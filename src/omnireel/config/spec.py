@@ -15,6 +15,16 @@ class ModelSpec:
     """Which model runs, and where."""
 
     model: str = setting("mini-h3", "a built-in model or the directory of a checkpoint", metavar="NAME|DIR")
+    task_type: str = setting(
+        "auto",
+        "what the service is started for; MiniMax-H3 knows auto, combined, t2va, fl2va and ref2va",
+        metavar="TASK",
+    )
+    native_qkv_layout: str = setting(
+        "interleaved",
+        "order of fused tensors in a native checkpoint: interleaved as published, stacked as some third parties store them",
+        choices=("interleaved", "stacked"),
+    )
     device: str = setting("auto", "where the model runs", metavar="auto|cpu|cuda[:N]")
     dtype: str = setting(
         "auto",

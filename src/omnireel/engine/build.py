@@ -22,7 +22,7 @@ def build_context(config: ResolvedConfig) -> tuple[BuildContext, int]:
         UnknownModel, BadCheckpoint: there is no such model.
         BadSetting, UnsupportedDevice: there is no such device here.
     """
-    checkpoint: Checkpoint = find_checkpoint(config.model.model)
+    checkpoint: Checkpoint = find_checkpoint(config.model.model, task_type=config.model.task_type)
     platform, index = find_device(config.model.device)
     dtype = platform.default_dtype if config.model.dtype == "auto" else config.model.dtype
     context = BuildContext(
@@ -32,6 +32,7 @@ def build_context(config: ResolvedConfig) -> tuple[BuildContext, int]:
         dtype=dtype,
         attention=config.attention,
         validate_finite_tensors=config.run.validate_finite_tensors,
+        native_qkv_order=config.model.native_qkv_layout,
     )
     return context, index
 

@@ -48,8 +48,8 @@ def all_facts() -> tuple[ModelFacts, ...]:
     return tuple(found)
 
 
-def find_checkpoint(name: str) -> Checkpoint:
-    """The checkpoint that a user means: a built-in name, or a directory with a pipeline index.
+def find_checkpoint(name: str, *, task_type: str = "auto") -> Checkpoint:
+    """The checkpoint that a user means: a built-in name, or a directory with a pipeline index in it or in a partition.
 
     Raises:
         UnknownModel: it is neither.
@@ -60,11 +60,15 @@ def find_checkpoint(name: str) -> Checkpoint:
         if name in facts.builtin:
             path = facts.builtin[name]
             return Checkpoint(
-                name=name, facts=facts, path=path, index={} if path is None else read_pipeline_index(path)
+                name=name,
+                facts=facts,
+                path=path,
+                index={} if path is None else read_pipeline_index(path),
+                task_type=task_type,
             )
     path = _path(name)
     if path is not None and path.is_dir():
-        return _from_directory(path, known)
+        return _from_directory(path, known, task_type)
     builtin = [name for facts in known for name in facts.builtin]
     raise UnknownModel(name, builtin, hint=_hint(name, path))
 
@@ -111,15 +115,23 @@ def _indexes(folder: Path) -> Iterator[dict[str, Any]]:
         yield read_json(folder / name)
 
 
-def _from_directory(path: Path, known: tuple[ModelFacts, ...]) -> Checkpoint:
+def _home_of_index(path: Path, known: tuple[ModelFacts, ...]) -> Path:
+    """The directory itself, or the first partition of any model in it that has an index where the directory has none."""
+    if any((path / name).is_file() for name in INDEX_NAMES):
+        return path
+    partitions = (path / name for facts in known for name in facts.partitions)
+    return next((folder for folder in partitions if any((folder / name).is_file() for name in INDEX_NAMES)), path)
+
+
+def _from_directory(path: Path, known: tuple[ModelFacts, ...], task_type: str) -> Checkpoint:
     # A link keeps the name that its owner gave it.
     name = path.name if path.name not in ("", "..") else path.resolve().name
     architectures = []
-    for index in _indexes(path):
+    for index in _indexes(_home_of_index(path, known)):
         architectures.append(index.get("_class_name"))
         for facts in known:
             if architectures[-1] in facts.architectures:
-                return Checkpoint(name=name, facts=facts, path=path.resolve(), index=index)
+                return Checkpoint(name=name, facts=facts, path=path.resolve(), index=index, task_type=task_type)
     raise BadCheckpoint(
         name,
         "is of a pipeline that is not served",

@@ -44,6 +44,7 @@ class ModelFacts:
     pipeline: "module:class" of the Pipeline; rules: "module:function" of its `admit`. Both are imported when used, so
     that listing models imports no torch.
     attention_roles: role name -> category of each attention layer.
+    partitions: folders of a checkpoint that may hold the pipeline index instead of its root.
     """
 
     name: str
@@ -55,6 +56,7 @@ class ModelFacts:
     pipeline: str
     rules: str
     builtin: Mapping[str, Path | None] = field(default_factory=dict)
+    partitions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +64,14 @@ class Checkpoint:
     """A model that was found: what the user called it, whose facts apply and where its files lie.
 
     index: the parsed pipeline index (model_index.json or modular_model_index.json), empty for a model without files.
+    task_type: what the service is started for; each model has its own words, "auto" is everyone's.
     """
 
     name: str
     facts: ModelFacts
     path: Path | None
     index: Mapping[str, Any] = field(default_factory=dict)
+    task_type: str = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +79,7 @@ class BuildContext:
     """What a pipeline is built from. dtype: "float32", "bfloat16", or "checkpoint" for the stored types.
 
     validate_finite_tensors: look for NaN and infinity after each step, which waits for the device.
+    native_qkv_order: "interleaved" or "stacked", how a native checkpoint's fused tensors are ordered.
     """
 
     checkpoint: Checkpoint
@@ -83,6 +88,7 @@ class BuildContext:
     dtype: str
     attention: AttentionConfig
     validate_finite_tensors: bool = False
+    native_qkv_order: str = "interleaved"
 
 
 @dataclass(slots=True, kw_only=True)

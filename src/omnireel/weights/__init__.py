@@ -12,10 +12,11 @@ from omnireel.weights.digest import weights_digest
 from omnireel.weights.index import ComponentFiles, TensorEntry, read_index, read_json
 
 if TYPE_CHECKING:
-    from omnireel.weights.load import build_empty, load_component
+    from omnireel.weights.load import Part, build_empty, load_component
 
 __all__ = [
     "ComponentFiles",
+    "Part",
     "TensorEntry",
     "build_empty",
     "load_component",
@@ -26,6 +27,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in ("build_empty", "load_component"):
+    if name not in ("Part", "build_empty", "load_component"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module("omnireel.weights.load"), name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, cast
 
@@ -22,8 +23,20 @@ from omnireel.weights.index import ComponentFiles, TensorEntry
 
 M = TypeVar("M", bound=nn.Module)
 
-Rename = Callable[[str], str | None]
-"""A stored key to the module's name for it; None for a key that is known and not wanted."""
+Take = Callable[[torch.Tensor], torch.Tensor]
+"""A stored tensor to one weight: a view or a copy, told by shapes alone (it is tried without data)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One weight of a stored tensor: the module's name for it, and how it is taken out."""
+
+    name: str
+    take: Take
+
+
+Rename = Callable[[str], str | tuple[Part, ...] | None]
+"""A stored key to the module's name for it, or to the parts it holds; None for a key that is known and not wanted."""
 
 DtypeOf = Callable[[str, torch.dtype], torch.dtype]
 """The module's name and the stored type to the type that is wanted."""
@@ -35,6 +48,14 @@ TORCH_DTYPES: Mapping[str, torch.dtype] = {
 }  # fmt: skip
 
 _OTHER_LAYOUT = "these look like the weights of another model, or of the same model under other names"
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """Where a weight comes from."""
+
+    entry: TensorEntry
+    take: Take
 
 
 def same_key(key: str) -> str:
@@ -119,34 +140,48 @@ def _places(wanted: Mapping[str, torch.Tensor]) -> list[list[str]]:
 
 def _plan(
     files: ComponentFiles, wanted: Mapping[str, torch.Tensor], first_name: Mapping[str, str], rename: Rename
-) -> dict[str, TensorEntry]:
+) -> dict[str, _Planned]:
     """The stored tensor of each first name, with all that headers can tell checked."""
-    plan: dict[str, TensorEntry] = {}
+    plan: dict[str, _Planned] = {}
     unexpected: list[TensorEntry] = []
     for key, entry in files.tensors.items():
-        name = rename(key)
-        if name is None:
-            continue
-        if name not in wanted:
-            unexpected.append(entry)
-            continue
-        name = first_name[name]
-        if name in plan:
-            raise BadCheckpoint(
-                files.shown(entry.file), "gives a weight twice", key=key, found=f"also {plan[name].key}"
-            )
-        _check_entry(files, entry, wanted[name])
-        plan[name] = entry
+        for part in _parts(rename(key)):
+            if part.name not in wanted:
+                unexpected.append(entry)
+                continue
+            name = first_name[part.name]
+            if name in plan:
+                raise BadCheckpoint(
+                    files.shown(entry.file), "gives a weight twice", key=key, found=f"also {plan[name].entry.key}"
+                )
+            _check_entry(files, entry, part, wanted[name])
+            plan[name] = _Planned(entry, part.take)
     missing = {name: wanted[name] for name in dict.fromkeys(first_name.values()) if name not in plan}
     _check_complete(files, missing, unexpected)
     return plan
 
 
-def _check_entry(files: ComponentFiles, entry: TensorEntry, wanted: torch.Tensor) -> None:
-    if entry.shape != tuple(wanted.shape):
+def _parts(renamed: str | tuple[Part, ...] | None) -> tuple[Part, ...]:
+    if renamed is None:
+        return ()
+    return (Part(name=renamed, take=_whole),) if isinstance(renamed, str) else renamed
+
+
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _check_entry(files: ComponentFiles, entry: TensorEntry, part: Part, wanted: torch.Tensor) -> None:
+    try:
+        shape = part.take(torch.empty(entry.shape, device="meta")).shape
+    except (RuntimeError, IndexError):
+        # It cannot even be cut as the layout says.
+        shape = None
+    if shape != wanted.shape:
+        is_part = "" if part.take is _whole else f" as part {part.name}"
         raise BadCheckpoint(
             files.shown(entry.file), "has a tensor of another shape", key=entry.key,
-            expected=str(list(wanted.shape)), found=str(list(entry.shape)),
+            expected=f"{list(wanted.shape)}{is_part}", found=str(list(entry.shape)),
         )  # fmt: skip
     stored = TORCH_DTYPES.get(entry.dtype)
     if stored is None or stored.is_floating_point != wanted.is_floating_point():
@@ -183,23 +218,23 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
-def _by_shard(plan: Mapping[str, TensorEntry]) -> Iterator[tuple[Path, list[tuple[str, TensorEntry]]]]:
-    shards: dict[Path, list[tuple[str, TensorEntry]]] = {}
-    for name, entry in plan.items():
-        shards.setdefault(entry.file, []).append((name, entry))
+def _by_shard(plan: Mapping[str, _Planned]) -> Iterator[tuple[Path, list[tuple[str, _Planned]]]]:
+    shards: dict[Path, list[tuple[str, _Planned]]] = {}
+    for name, planned in plan.items():
+        shards.setdefault(planned.entry.file, []).append((name, planned))
     for shard, entries in shards.items():
         # In the order of the file, so that a disk reads forward.
-        yield shard, sorted(entries, key=lambda pair: pair[1].offset)
+        yield shard, sorted(entries, key=lambda pair: pair[1].entry.offset)
 
 
 def _read(
-    shown: str, shard: Path, entries: list[tuple[str, TensorEntry]], *, device: torch.device, dtype_of: DtypeOf
+    shown: str, shard: Path, entries: list[tuple[str, _Planned]], *, device: torch.device, dtype_of: DtypeOf
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Name and tensor, one at a time: what the caller has put away is all that stays in memory."""
     try:
         with safe_open(shard, framework="pt", device="cpu") as handle:
-            for name, entry in entries:
-                tensor = handle.get_tensor(entry.key)
+            for name, planned in entries:
+                tensor = planned.take(handle.get_tensor(planned.entry.key)).contiguous()
                 dtype = dtype_of(name, tensor.dtype) if tensor.is_floating_point() else tensor.dtype
                 yield name, tensor.to(device=device, dtype=dtype)
     except (OSError, SafetensorError) as error:

@@ -11,7 +11,7 @@ from omnireel.models.minimax_h3.audio_vae import AudioVae
 
 @torch.inference_mode()
 def test_a_latent_is_800_samples_and_ears_do_not_mix():
-    vae = AudioVae(MINI, device=torch.device("cpu"))
+    vae = AudioVae(MINI / "audio_vae", device=torch.device("cpu"))
     latents = torch.randn(2, vae.latent_channels, 20)
     wave = vae.decode(latents)
     assert wave.shape == (2, 16_000)

@@ -29,7 +29,8 @@ def root(saved, tmp_path) -> Path:
 
 
 def conditioner(root: Path, *, num_layers: int = 2, dtype: torch.dtype | None = torch.float32) -> Conditioner:
-    return Conditioner(root, num_layers=num_layers, device=torch.device("cpu"), dtype=dtype)
+    folders = {name: root / name for name in ("text_encoder", "tokenizer", "processor")}
+    return Conditioner(folders, num_layers=num_layers, device=torch.device("cpu"), dtype=dtype)
 
 
 def edit(root: Path, change) -> None:

@@ -24,7 +24,7 @@ def select(role: str, category: str, head_dim: int) -> AttentionBackend:
 
 @pytest.fixture(scope="module")
 def vae():
-    return VideoVae(MINI, device=torch.device("cpu"), is_mixed=False, select=select)
+    return VideoVae(MINI / "vae", device=torch.device("cpu"), is_mixed=False, select=select)
 
 
 @pytest.mark.parametrize(("latent_frames", "frames"), [(7, 22), (12, 39), (32, 107)])
@@ -46,7 +46,7 @@ def test_frames_are_the_decoders_pixels_rounded(vae):
 @torch.inference_mode()
 def test_the_mixed_layout_stays_close(vae):
     latents = torch.randn(1, 24, 7, 2, 2)
-    mixed = VideoVae(MINI, device=torch.device("cpu"), is_mixed=True, select=select)
+    mixed = VideoVae(MINI / "vae", device=torch.device("cpu"), is_mixed=True, select=select)
     assert mixed._vae.decoder.proj_out.weight.dtype == torch.bfloat16
     assert mixed._vae.encoder.conv_in.weight.dtype == torch.float32
     assert np.abs(mixed.decode(latents).astype(int) - vae.decode(latents)).mean() < 3

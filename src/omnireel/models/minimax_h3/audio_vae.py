@@ -11,8 +11,9 @@ from torch import Tensor
 
 from omnireel.errors import BadCheckpoint
 from omnireel.models.minimax_h3.audio_autoencoder import AudioAutoencoder, AudioVaeConfig, fold_weight_norm
+from omnireel.models.minimax_h3.native import audio_vae_files
 from omnireel.models.minimax_h3.video_vae import exact_float32, statistic
-from omnireel.weights import load_component, read_index
+from omnireel.weights import load_component
 
 if TYPE_CHECKING:
     from omnireel.request import WaveF32
@@ -22,14 +23,14 @@ class AudioVae:
     """The audio VAE of a checkpoint, on a device; the two ears are two items of a batch.
 
     Args:
-        root: the checkpoint's directory.
+        folder: of the VAE.
         device: where it runs.
     """
 
-    def __init__(self, root: Path, *, device: torch.device) -> None:
-        self.files = read_index(root / "audio_vae")
+    def __init__(self, folder: Path, *, device: torch.device) -> None:
+        self.files, told = audio_vae_files(folder)
         try:
-            config = AudioVaeConfig.from_dict(self.files.config)
+            config = AudioVaeConfig.from_dict(told)
         except ValueError as error:
             raise BadCheckpoint(f"{self.files.folder.name}/config.json", str(error)) from None
         with torch.device("meta"):
@@ -37,8 +38,8 @@ class AudioVae:
         load_component(self._vae, self.files, device=device, dtype_of=lambda _, __: torch.float32)
         fold_weight_norm(self._vae)
         self._device = device
-        self._mean = statistic(self.files, "latents_mean", device).view(1, -1, 1)
-        self._std = statistic(self.files, "latents_std", device).view(1, -1, 1)
+        self._mean = statistic(self.files, told, "latents_mean", device).view(1, -1, 1)
+        self._std = statistic(self.files, told, "latents_std", device).view(1, -1, 1)
 
     @property
     def latent_channels(self) -> int:

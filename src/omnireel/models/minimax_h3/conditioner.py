@@ -7,6 +7,7 @@ disk nor built. Letters: L text rows, C channels of a state.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,21 +35,23 @@ class Conditioner:
     """The tokenizer and the cut text encoder.
 
     Args:
-        root: the checkpoint's directory.
+        folders: of the parts `text_encoder`, `tokenizer` and `processor`.
         num_layers: decoder layers that are run.
         device: where the encoder runs.
         dtype: type of its weights; None keeps the stored types.
     """
 
-    def __init__(self, root: Path, *, num_layers: int, device: torch.device, dtype: torch.dtype | None) -> None:
-        self.files = read_index(root / "text_encoder")
+    def __init__(
+        self, folders: Mapping[str, Path], *, num_layers: int, device: torch.device, dtype: torch.dtype | None
+    ) -> None:
+        self.files = read_index(folders["text_encoder"])
         self._device = device
-        self._tokenizer = _tokenizer(root / "tokenizer")
+        self._tokenizer = _tokenizer(folders["tokenizer"])
         config = _cut_config(self.files, num_layers)
         self._max_tokens = int(config.text_config.max_position_embeddings)
         self._special = dict(_special_ids(config))
-        self._picture_rules = PatchRules.read(root / "processor" / "preprocessor_config.json", PICTURE_RULES)
-        self._clip_rules = PatchRules.read(root / "processor" / "video_preprocessor_config.json", CLIP_RULES)
+        self._picture_rules = PatchRules.read(folders["processor"] / "preprocessor_config.json", PICTURE_RULES)
+        self._clip_rules = PatchRules.read(folders["processor"] / "video_preprocessor_config.json", CLIP_RULES)
         self._model = _built(config)
         load_component(
             self._model,

@@ -22,5 +22,6 @@ FACTS = ModelFacts(
     attention_roles={"self": "self", "minimax_h3.token_refiner": "self", "minimax_h3.video_vae": "self"},
     pipeline="omnireel.models.minimax_h3.pipeline:MiniMaxH3Pipeline",
     rules="omnireel.models.minimax_h3.rules:admit",
+    partitions=("FL2VA", "Ref2VA"),
     builtin={"mini-h3": Path(__file__).parent / "mini"},
 )

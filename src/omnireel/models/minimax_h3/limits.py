@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from omnireel.errors import BadCheckpoint
+from omnireel.models.minimax_h3.layout import resolve_layout
 from omnireel.models.protocol import Checkpoint
 from omnireel.weights.index import read_json
 
@@ -33,6 +34,7 @@ class Limits:
     """Defaults and geometry of a checkpoint; what is written here is the released one.
 
     canvas_ and reference_ values are keys of the published index; the others come from its `_omnireel` block.
+    base_schedule: points of the noise schedule before they are shifted, which a distilled checkpoint pins.
     condition_layer: decoder layers of the text encoder that are run; their output is what the model reads.
     """
 
@@ -43,6 +45,7 @@ class Limits:
     default_num_frames: int = 209
     default_reference_num_frames: int = 124
     default_num_inference_steps: int = 50
+    base_schedule: tuple[float, ...] | None = None
     shifts: Mapping[str, float] = field(default_factory=lambda: {"video": 12.0, "audio": 3.0})
 
     @classmethod
@@ -64,19 +67,41 @@ class Limits:
         for key, value in given.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise BadCheckpoint("pipeline index", "has a value that is no count", key=key, found=repr(value))
-        return cls(**given, shifts=_shifts(checkpoint.path))
+        return cls(**given, base_schedule=_base_schedule(checkpoint), shifts=_shifts(checkpoint))
 
 
-def _shifts(path: Path | None) -> Mapping[str, float]:
-    """The shift of each schedule, from the scheduler folders where there are any."""
+def _base_schedule(checkpoint: Checkpoint) -> tuple[float, ...] | None:
+    """Strictly falling from at most 1 to 0, as a list or a text with commas."""
+    told = None if checkpoint.path is None else resolve_layout(checkpoint).index.get("base_schedule")
+    if told is None:
+        return None
+    try:
+        points = tuple(float(point) for point in (told.split(",") if isinstance(told, str) else told))
+    except (TypeError, ValueError):
+        points = ()
+    falls = all(before > after for before, after in itertools.pairwise(points))
+    if len(points) < 2 or not falls or not 0 < points[0] <= 1 or points[-1] != 0:
+        raise BadCheckpoint("model_index.json", "has no usable schedule", key="base_schedule", found=repr(told))
+    return points
+
+
+def _shifts(checkpoint: Checkpoint) -> Mapping[str, float]:
+    """The shift of each schedule, from the scheduler folders or a partition's own block, where there are any."""
     found = {"video": 12.0, "audio": 3.0}
-    for medium, folder in (("video", "scheduler"), ("audio", "audio_scheduler")):
-        file = None if path is None else path / folder / "scheduler_config.json"
-        if file is None or not file.is_file():
-            continue
-        shift = read_json(file).get("shift", found[medium])
+    if checkpoint.path is None:
+        return found
+    layout = resolve_layout(checkpoint)
+    told = dict(layout.index.get("sigma_shift_scales") or {})
+    for medium, folder in layout.schedulers.items():
+        if (folder / "scheduler_config.json").is_file():
+            told[medium] = read_json(folder / "scheduler_config.json").get("shift", found[medium])
+    for medium, usual in tuple(found.items()):
+        shift = told.get(medium, usual)
         if isinstance(shift, bool) or not isinstance(shift, int | float) or not 0 < shift < math.inf:
-            raise BadCheckpoint(f"{folder}/{file.name}", "has no usable shift", key="shift", found=repr(shift))
+            where = (
+                "model_index.json" if layout.is_native else f"{layout.schedulers[medium].name}/scheduler_config.json"
+            )
+            raise BadCheckpoint(where, "has no usable shift", key="shift", found=repr(shift))
         found[medium] = float(shift)
     return found
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,7 +16,8 @@ from omnireel.models.minimax_h3 import limits as geometry
 from omnireel.models.minimax_h3 import references, tasks
 from omnireel.models.minimax_h3.audio_vae import AudioVae
 from omnireel.models.minimax_h3.conditioner import Conditioner
-from omnireel.models.minimax_h3.facts import FACTS
+from omnireel.models.minimax_h3.keymap import transformer_names
+from omnireel.models.minimax_h3.layout import Layout, resolve_layout
 from omnireel.models.minimax_h3.limits import Limits
 from omnireel.models.minimax_h3.packing import (
     AUDIO_CHANNELS,
@@ -45,14 +45,11 @@ if TYPE_CHECKING:
     from omnireel.layers import RotaryTable
     from omnireel.request import FramesU8, Workload
 
-DENOISERS = ("transformer", "transformer_ref")
-"""The DiT of texts and keyframes, and that of references."""
-
 PREVIEW_LATENT_FRAMES = 7
 """The least that the video VAE decodes as one clip."""
 
-_BLOCK_WEIGHT = "transformer_blocks.0.attn.to_q.weight"
-"""The tensor whose stored type is the type of the stream."""
+_BLOCK_WEIGHTS = ("transformer_blocks.0.attn.to_q.weight", "blocks.0.attn.qkv_proj.weight")
+"""The tensor whose stored type is the type of the stream, under either name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -105,45 +102,49 @@ class MiniMaxH3Pipeline:
     def __init__(
         self,
         *,
+        layout: Layout,
+        base_schedule: tuple[float, ...] | None,
         transformers: Mapping[str, MiniMaxH3Transformer],
         conditioner: Conditioner,
         video_vae: VideoVae,
         audio_vae: AudioVae,
-        device: torch.device,
         digest: str,
         is_checked: bool,
     ) -> None:
+        self._layout = layout
+        self._base_schedule = base_schedule
         self._transformers = transformers
         self._conditioner = conditioner
         self._video_vae = video_vae
         self._audio_vae = audio_vae
-        self._device = device
+        self._device = next(next(iter(transformers.values())).parameters()).device
         self._patch_size = next(iter(transformers.values())).config.patch_size
         self.weights_digest = digest
         self._is_checked = is_checked
 
     @classmethod
     def build(cls, context: BuildContext) -> MiniMaxH3Pipeline:
-        """Loads every component of a checkpoint in the diffusers modular layout."""
-        root = context.checkpoint.path
-        if root is None:
-            raise BadCheckpoint(context.checkpoint.name, "has no files")
+        """Loads every component of a checkpoint, of the partitions that the service was started for."""
+        layout = resolve_layout(context.checkpoint)
         device = torch.device(context.device)
         dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}.get(context.dtype)
-        limits = Limits.of(context.checkpoint)
-        names = [name for name in DENOISERS if (root / name).is_dir()] or [DENOISERS[0]]
-        shared = [part.name for part in FACTS.components if part.name not in DENOISERS]
-        folders = {name: read_index(root / name) for name in (*names, *shared)}
         is_mixed = dtype is not torch.float32
         vae_dtype = torch.bfloat16 if is_mixed else torch.float32
-        conditioner = Conditioner(root, num_layers=limits.condition_layer, device=device, dtype=dtype)
+        denoisers = {name: read_index(folder) for name, folder in layout.denoisers.items()}
+        limits = Limits.of(context.checkpoint)
+        conditioner = Conditioner(layout.shared, num_layers=limits.condition_layer, device=device, dtype=dtype)
+        select = partial(_select, context, vae_dtype)
+        video_vae = VideoVae(layout.shared["vae"], device=device, is_mixed=is_mixed, select=select)
+        audio_vae = AudioVae(layout.shared["audio_vae"], device=device)
+        parts = (*denoisers.values(), conditioner.files, video_vae.files, audio_vae.files)
         return cls(
-            transformers={name: _load_transformer(folders[name], context, device, dtype) for name in names},
+            layout=layout,
+            base_schedule=limits.base_schedule,
+            transformers={name: _load_transformer(files, context, device, dtype) for name, files in denoisers.items()},
             conditioner=conditioner,
-            video_vae=VideoVae(root, device=device, is_mixed=is_mixed, select=partial(_select, context, vae_dtype)),
-            audio_vae=AudioVae(root, device=device),
-            device=device,
-            digest=weights_digest(folders.values()),
+            video_vae=video_vae,
+            audio_vae=audio_vae,
+            digest=weights_digest(parts),
             is_checked=context.validate_finite_tensors,
         )
 
@@ -184,8 +185,7 @@ class MiniMaxH3Pipeline:
         audio = torch.randn(2 * target.sound_latents, self._audio_vae.latent_channels, generator=generator)
         transformer = self._transformer_of(workload)
         text = transformer.refine_text(conditioning.text)
-        points = workload.num_inference_steps
-        video_schedule = FlowSchedule.build(points, workload.settings["flow_shift"])
+        video_schedule = self._schedule(workload, workload.settings["flow_shift"])
         return H3State(
             workload=workload,
             num_steps=video_schedule.num_steps,
@@ -201,7 +201,7 @@ class MiniMaxH3Pipeline:
                 layout.text_indices.to(self._device),
             ),
             video_schedule=video_schedule,
-            audio_schedule=FlowSchedule.build(points, workload.settings["audio_flow_shift"]),
+            audio_schedule=self._schedule(workload, workload.settings["audio_flow_shift"]),
         )
 
     @torch.inference_mode()
@@ -260,7 +260,12 @@ class MiniMaxH3Pipeline:
 
     def _transformer_of(self, workload: Workload) -> MiniMaxH3Transformer:
         """References have a DiT of their own."""
-        return self._transformers[DENOISERS[workload.task == tasks.REF2VA]]
+        return self._transformers[self._layout.denoiser_of(workload.task)]
+
+    def _schedule(self, workload: Workload, shift: float) -> FlowSchedule:
+        if self._base_schedule is not None:
+            return FlowSchedule.of(torch.tensor(self._base_schedule, dtype=torch.float32), shift)
+        return FlowSchedule.build(workload.num_inference_steps, shift)
 
     def _target(self, workload: Workload) -> Target:
         compression = self._video_vae.compression
@@ -324,7 +329,7 @@ def _times(state: H3State, index: int) -> RowTimes:
 def _load_transformer(
     files: ComponentFiles, context: BuildContext, device: torch.device, dtype: torch.dtype | None
 ) -> MiniMaxH3Transformer:
-    shown = f"{Path(files.folder).name}/config.json"
+    shown = f"{files.folder.name}/config.json"
     try:
         config = TransformerConfig.from_dict(files.config)
     except ValueError as error:
@@ -335,15 +340,15 @@ def _load_transformer(
         transformer,
         files,
         device=device,
+        rename=transformer_names(files, num_heads=config.num_attention_heads, qkv_order=context.native_qkv_order),
         dtype_of=lambda name, stored: stored if dtype is None else stored_dtype(name, dtype),
     )
     return transformer
 
 
 def _stream_dtype(files: ComponentFiles, dtype: torch.dtype | None) -> torch.dtype | None:
-    if dtype is not None or _BLOCK_WEIGHT not in files.tensors:
-        return dtype
-    return {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}.get(files.tensors[_BLOCK_WEIGHT].dtype)
+    stored = next((files.tensors[name].dtype for name in _BLOCK_WEIGHTS if name in files.tensors), "")
+    return dtype or {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}.get(stored)
 
 
 def _select(

@@ -11,6 +11,7 @@ from omnireel.models import checks
 from omnireel.models.minimax_h3 import limits as geometry
 from omnireel.models.minimax_h3 import tasks
 from omnireel.models.minimax_h3.facts import FACTS
+from omnireel.models.minimax_h3.layout import resolve_layout
 from omnireel.models.minimax_h3.limits import FPS, MAX_SECONDS, MIN_SECONDS, Limits
 from omnireel.models.protocol import Checkpoint
 from omnireel.request import DiffusionSamplingParams, GenerationRequest, MediaFacts, MediaPlan, Workload
@@ -53,10 +54,7 @@ def admit(request: GenerationRequest, checkpoint: Checkpoint, media: Sequence[Me
     height, width = _size(asked, limits, _shape_of(media) if task == tasks.FL2VA else None)
     num_frames = _frames(asked, limits, task)
     _check_rows(height, width, num_frames)
-    points = asked.num_inference_steps
-    points = checks.whole(
-        "num_inference_steps", limits.default_num_inference_steps if points is None else points, 2, MAX_STEPS
-    )
+    points = _points(asked.num_inference_steps, limits)
     return Workload(
         request_id=request.request_id,
         task=task,
@@ -83,11 +81,8 @@ def admit(request: GenerationRequest, checkpoint: Checkpoint, media: Sequence[Me
 
 
 def served_tasks(checkpoint: Checkpoint) -> tuple[str, ...]:
-    """What a checkpoint's partitions can do: references need a DiT of their own."""
-    if checkpoint.path is None:
-        return FACTS.tasks
-    found = ("transformer", tasks.T2VA), ("transformer", tasks.FL2VA), ("transformer_ref", tasks.REF2VA)
-    return tuple(task for folder, task in found if (checkpoint.path / folder).is_dir()) or FACTS.tasks
+    """What the service was started for and its partitions can do: references need a DiT of their own."""
+    return FACTS.tasks if checkpoint.path is None else resolve_layout(checkpoint).tasks
 
 
 def _plans(
@@ -166,6 +161,16 @@ def _check_rows(height: int, width: int, num_frames: int) -> None:
     if rows > geometry.MAX_ROWS:
         text = f"{width}x{height}, {num_frames} frames"
         raise InvalidRequest("size", text, f"that is {rows} rows, the model takes {geometry.MAX_ROWS}")
+
+
+def _points(asked: int | None, limits: Limits) -> int:
+    """Points of the schedule; a checkpoint that was distilled to some takes no others."""
+    if limits.base_schedule is not None:
+        pinned = len(limits.base_schedule)
+        return pinned if asked is None else checks.whole("num_inference_steps", asked, pinned, pinned)
+    return checks.whole(
+        "num_inference_steps", limits.default_num_inference_steps if asked is None else asked, 2, MAX_STEPS
+    )
 
 
 def _shift(field: str, value: float | None, default: float) -> float:

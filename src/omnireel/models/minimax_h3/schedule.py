@@ -25,7 +25,11 @@ class FlowSchedule:
     @classmethod
     def build(cls, num_points: int, shift: float) -> FlowSchedule:
         """A straight line from 1 to 0 bent by `shift`: s*b / (1 + (s-1)*b). Points that round to one are one."""
-        base = torch.linspace(1.0, 0.0, num_points, dtype=torch.float32)
+        return cls.of(torch.linspace(1.0, 0.0, num_points, dtype=torch.float32), shift)
+
+    @classmethod
+    def of(cls, base: Tensor, shift: float) -> FlowSchedule:
+        """The same of any falling float32 points [N] that end at 0."""
         sigmas = torch.unique_consecutive(shift * base / (1 + (shift - 1) * base))
         return cls(sigmas=sigmas, timesteps=1.0 - sigmas[:-1])
 

@@ -6,18 +6,20 @@ H height, W width; Tl, Hl, Wl the same of latents.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from omnireel.errors import BadCheckpoint
+from omnireel.models.minimax_h3.keymap import video_vae_names
+from omnireel.models.minimax_h3.native import video_vae_files
 from omnireel.models.minimax_h3.video_autoencoder import ROLE, VideoAutoencoder, VideoVaeConfig, stored_dtype
-from omnireel.weights import ComponentFiles, load_component, read_index
+from omnireel.weights import ComponentFiles, load_component
 
 if TYPE_CHECKING:
     from omnireel.attention import AttentionBackend
@@ -41,26 +43,32 @@ class VideoVae:
     """The video VAE of a checkpoint, on a device.
 
     Args:
-        root: the checkpoint's directory.
+        folder: of the VAE.
         device: where it runs.
         is_mixed: bfloat16 where the reference has it under a bfloat16 load; else all float32.
         select: gives the attention backend for (role, category, head size).
     """
 
-    def __init__(self, root: Path, *, device: torch.device, is_mixed: bool, select: SelectBackend) -> None:
-        self.files = read_index(root / "vae")
+    def __init__(self, folder: Path, *, device: torch.device, is_mixed: bool, select: SelectBackend) -> None:
+        self.files, told = video_vae_files(folder)
         try:
-            config = VideoVaeConfig.from_dict(self.files.config)
+            config = VideoVaeConfig.from_dict(told)
         except ValueError as error:
             raise BadCheckpoint(f"{self.files.folder.name}/config.json", str(error)) from None
         backend = select(ROLE, "self", config.decoder_attention_head_dim)
         with torch.device("meta"):
             self._vae = VideoAutoencoder(config, backend=backend)
         wanted = torch.bfloat16 if is_mixed else torch.float32
-        load_component(self._vae, self.files, device=device, dtype_of=lambda name, _: stored_dtype(name, wanted))
+        load_component(
+            self._vae,
+            self.files,
+            device=device,
+            rename=video_vae_names(self.files, num_heads=config.decoder_num_attention_heads),
+            dtype_of=lambda name, _: stored_dtype(name, wanted),
+        )
         self._device = device
-        self._mean = statistic(self.files, "latents_mean", device).view(1, -1, 1, 1, 1)
-        self._std = statistic(self.files, "latents_std", device).view(1, -1, 1, 1, 1)
+        self._mean = statistic(self.files, told, "latents_mean", device).view(1, -1, 1, 1, 1)
+        self._std = statistic(self.files, told, "latents_std", device).view(1, -1, 1, 1, 1)
         self._pixel_mean = torch.tensor(PIXEL_MEAN, device=device).view(1, 3, 1, 1, 1)
         self._pixel_std = torch.tensor(PIXEL_STD, device=device).view(1, 3, 1, 1, 1)
 
@@ -112,13 +120,13 @@ def exact_float32() -> AbstractContextManager[None]:
     return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
 
 
-def statistic(files: ComponentFiles, key: str, device: torch.device) -> Tensor:
+def statistic(files: ComponentFiles, config: Mapping[str, Any], key: str, device: torch.device) -> Tensor:
     """A number for each latent channel, float32, from a VAE's config.
 
     Raises:
         BadCheckpoint: the config does not have as many numbers as the VAE has latent channels.
     """
-    values, count = files.config.get(key), files.config.get("latent_channels")
+    values, count = config.get(key), config.get("latent_channels")
     if not isinstance(values, list) or len(values) != count or not all(isinstance(v, int | float) for v in values):
         shown = f"{files.folder.name}/config.json"
         raise BadCheckpoint(shown, "lacks the statistics of the latents", key=key, expected=f"{count} numbers")

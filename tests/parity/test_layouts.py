@@ -1,0 +1,177 @@
+"""The same weights give the same clip from either published layout, and back again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.parity.test_conditions import MIXES
+from tests.parity.test_text_to_video import context
+from tests.support.native_h3 import native_tensors, write_native
+from tests.support.tiny_h3 import TRANSFORMER
+
+from omnireel.errors import BadCheckpoint, BadSetting, InvalidRequest
+from omnireel.media.prepare import media_facts, prepared
+from omnireel.models.discover import admit, find_checkpoint, load_pipeline
+from omnireel.models.minimax_h3.keymap import transformer_names
+from omnireel.models.minimax_h3.transformer import MiniMaxH3Transformer, TransformerConfig
+from omnireel.request import DiffusionSamplingParams, GenerationRequest, MediaInput
+from omnireel.weights import load_component, read_index
+
+
+@pytest.fixture(scope="module")
+def native(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_native(checkpoint, tmp_path_factory.mktemp("native"))
+
+
+def run(path: Path, task_type: str = "auto", media: tuple[MediaInput, ...] = (), **build: Any) -> Any:
+    built = dataclasses.replace(context(path), checkpoint=find_checkpoint(str(path), task_type=task_type), **build)
+    sampling = DiffusionSamplingParams(
+        height=32, width=32, num_frames=124, num_inference_steps=3, seed=3, output_type="latent"
+    )
+    request = GenerationRequest(prompt="a ball", media=media, sampling=sampling)
+    facts = [media_facts(item, k) for k, item in enumerate(media)]
+    work = admit(request, built.checkpoint, facts)
+    loaded = tuple(prepared(item, plan) for item, plan in zip(media, work.media_plans, strict=True))
+    work = dataclasses.replace(work, media=loaded)
+    pipeline = load_pipeline(built)
+    state = pipeline.prepare(work, pipeline.encode(work))
+    while state.steps_done < state.num_steps:
+        state = pipeline.step(state)
+    return pipeline.decode(state).latents
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task_type", ["auto", "combined", "t2va", "fl2va", "FL2VA"])
+def test_a_text_gives_the_same_from_both_layouts(checkpoint, native, task_type):
+    expected, made = run(checkpoint), run(native, task_type)
+    for name in ("video", "audio"):
+        assert np.array_equal(made[name], expected[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task_type", ["auto", "combined", "ref2va"])
+def test_references_give_the_same_from_both_layouts(checkpoint, native, task_type):
+    media = tuple(MIXES["clip, picture, recording"])
+    expected, made = run(checkpoint, media=media), run(native, task_type, media)
+    for name in ("video", "audio"):
+        assert np.array_equal(made[name], expected[name])
+
+
+@pytest.mark.slow
+def test_a_partition_that_is_named_itself_is_served_alone(checkpoint, native):
+    assert np.array_equal(run(native / "FL2VA")["video"], run(checkpoint)["video"])
+    found = find_checkpoint(str(native / "Ref2VA"))
+    with pytest.raises(InvalidRequest, match="no reference came"):
+        admit(GenerationRequest(prompt="a ball"), found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("task_type", "other"), [("t2va", "Ref2VA"), ("fl2va", "Ref2VA"), ("ref2va", "FL2VA")])
+def test_the_other_partition_is_never_opened(checkpoint, native, tmp_path, task_type, other):
+    kept = "FL2VA" if other == "Ref2VA" else "Ref2VA"
+    (tmp_path / kept).symlink_to(native / kept)
+    (tmp_path / other).write_text("this is no folder")
+    media = tuple(MIXES["picture"]) if task_type == "ref2va" else ()
+    media = media or ((dataclasses.replace(MIXES["picture"][0], role="first_frame"),) if task_type == "fl2va" else ())
+    assert np.array_equal(run(tmp_path, task_type, media)["video"], run(checkpoint, media=media)["video"])
+
+
+@pytest.mark.slow
+def test_stacked_weights_need_the_setting(checkpoint, tmp_path):
+    stacked = write_native(checkpoint, tmp_path, is_stacked=True)
+    expected = run(checkpoint)["video"]
+    assert np.array_equal(run(stacked, native_qkv_order="stacked")["video"], expected)
+    assert not np.array_equal(run(stacked)["video"], expected)
+
+
+@pytest.mark.parametrize("folder", ["transformer", "transformer_ref"])
+def test_weights_go_native_and_back_exactly(checkpoint, native, tmp_path, folder):
+    partition = "FL2VA" if folder == "transformer" else "Ref2VA"
+    files = read_index(native / partition / "transformer")
+    config = TransformerConfig.from_dict(files.config)
+    with torch.device("meta"):
+        ours = MiniMaxH3Transformer(config, select=lambda *_: None)  # type: ignore[arg-type]
+    names = transformer_names(files, num_heads=config.num_attention_heads, qkv_order="interleaved")
+    load_component(ours, files, device=torch.device("cpu"), rename=names)
+    (file,) = (checkpoint / folder).glob("*.safetensors")
+    stored = load_file(file)
+    state = ours.state_dict()
+    assert state.keys() == stored.keys()
+    assert all(torch.equal(state[key], stored[key]) for key in stored)
+    again = native_tensors(dict(state), (), TRANSFORMER["num_attention_heads"], "qkv_proj")
+    assert len(again) == len(stored) - 2 * (TRANSFORMER["num_layers"] + TRANSFORMER["num_refiner_layers"])
+
+
+def test_the_public_class_takes_our_weights_back(native):
+    from diffusers import MiniMaxH3Transformer3DModel
+
+    files = read_index(native / "FL2VA" / "transformer")
+    config = TransformerConfig.from_dict(files.config)
+    with torch.device("meta"):
+        ours = MiniMaxH3Transformer(config, select=lambda *_: None)  # type: ignore[arg-type]
+    load_component(
+        ours, files, device=torch.device("cpu"),
+        rename=transformer_names(files, num_heads=config.num_attention_heads, qkv_order="interleaved"),
+    )  # fmt: skip
+    MiniMaxH3Transformer3DModel(**TRANSFORMER).load_state_dict(ours.state_dict(), strict=True)
+
+
+def test_an_unknown_start_up_task_lists_the_known(native):
+    found = find_checkpoint(str(native), task_type="i2v")
+    with pytest.raises(BadSetting, match="auto or combined or t2va or fl2va or ref2va"):
+        admit(GenerationRequest(prompt="a ball"), found)
+
+
+@pytest.mark.parametrize("task_type", ["ref2va", "combined"])
+def test_a_partition_that_is_not_there_is_named(native, tmp_path, task_type):
+    (tmp_path / "FL2VA").symlink_to(native / "FL2VA")
+    with pytest.raises(BadCheckpoint, match="Ref2VA"):
+        admit(GenerationRequest(prompt="a ball"), find_checkpoint(str(tmp_path), task_type=task_type))
+
+
+def test_a_service_without_references_says_so(native):
+    found = find_checkpoint(str(native), task_type="t2va")
+    request = GenerationRequest(prompt="a", media=tuple(MIXES["picture"]))
+    facts = [media_facts(item, k) for k, item in enumerate(MIXES["picture"])]
+    with pytest.raises(InvalidRequest, match="this service runs t2va, fl2va"):
+        admit(request, found, facts)
+
+
+def test_a_partition_under_a_wrong_name_is_refused(native, tmp_path):
+    (tmp_path / "FL2VA").symlink_to(native / "Ref2VA")
+    with pytest.raises(BadCheckpoint, match="another partition"):
+        admit(GenerationRequest(prompt="a ball"), find_checkpoint(str(tmp_path)))
+
+
+def test_pruned_weights_are_refused(native, tmp_path):
+    files = read_index(native / "FL2VA" / "transformer")
+    pruned = dataclasses.replace(files, tensors={"adaln_t_table": next(iter(files.tensors.values()))})
+    with pytest.raises(BadCheckpoint, match="pruned"):
+        transformer_names(pruned, num_heads=2, qkv_order="interleaved")
+
+
+@pytest.mark.parametrize("schedule", ["0.999,0.749,0.5,0.25,0", [1.0, 0.5, 0.0]])
+def test_a_pinned_schedule_takes_no_other_steps(native, tmp_path, schedule):
+    shutil.copytree(native / "FL2VA", tmp_path / "FL2VA")
+    file = tmp_path / "FL2VA" / "model_index.json"
+    index = json.loads(file.read_text())
+    index["_minimax_h3"]["base_schedule"] = schedule
+    file.write_text(json.dumps(index))
+    found = find_checkpoint(str(tmp_path))
+    points = 5 if isinstance(schedule, str) else 3
+    assert admit(GenerationRequest(prompt="a"), found).num_steps == points - 1
+    with pytest.raises(InvalidRequest, match="num_inference_steps"):
+        admit(GenerationRequest(prompt="a", sampling=DiffusionSamplingParams(num_inference_steps=20)), found)
+    pipeline = load_pipeline(dataclasses.replace(context(tmp_path), checkpoint=found))
+    work = admit(
+        GenerationRequest(prompt="a", sampling=DiffusionSamplingParams(height=32, width=32, num_frames=96)), found
+    )
+    assert pipeline.prepare(work, pipeline.encode(work)).num_steps == points - 1
