@@ -8,6 +8,8 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+# Hub libraries read these when they are imported, which is before any fixture runs.
+os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +20,6 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
             "VLLM_OMNI_H3_VALIDATE_FINITE_TENSORS",
         ):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

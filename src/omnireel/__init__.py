@@ -12,17 +12,19 @@ if TYPE_CHECKING:
     from omnireel.api import AsyncOmni, Omni
     from omnireel.engine.result import GenerationResult
     from omnireel.errors import OmniReelError
-    from omnireel.request import DiffusionSamplingParams, GenerationRequest, OutputSpec, StepEvent
+    from omnireel.request import DiffusionSamplingParams, GenerationRequest, MediaInput, OutputSpec, StepEvent
 
 __all__ = [
     "AsyncOmni",
     "DiffusionSamplingParams",
     "GenerationRequest",
     "GenerationResult",
+    "MediaInput",
     "Omni",
     "OmniReelError",
     "OutputSpec",
     "StepEvent",
+    "__version__",
 ]
 
 __version__ = "0.1.0"
@@ -32,6 +34,7 @@ _HOMES = {
     "DiffusionSamplingParams": "request",
     "GenerationRequest": "request",
     "GenerationResult": "engine.result",
+    "MediaInput": "request",
     "Omni": "api",
     "OmniReelError": "errors",
     "OutputSpec": "request",
@@ -46,4 +49,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return list(__all__)

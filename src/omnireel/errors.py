@@ -12,6 +12,7 @@ OmniReelError
     MissingPackage            an optional package is needed
     UnsupportedDevice         the device cannot do what was asked
     BadCheckpoint             a weight or config file is not as needed
+    DownloadFailed            a repository cannot be downloaded
   EngineError                 neither; retry or restart               HTTP 5xx, exit 4
     OutOfMemory               a request did not fit                   503
     DeadlineExceeded          a request ran past its time             504
@@ -190,6 +191,15 @@ class BadCheckpoint(SetupError):
             hint=hint or "download the checkpoint again, or name another one",
             details={"file": file, "problem": problem, "key": key, "expected": expected, "found": found},
         )
+
+
+class DownloadFailed(SetupError):
+    """A repository of a hub cannot be downloaded."""
+
+    code = "download_failed"
+
+    def __init__(self, repository: str, problem: str, *, hint: str = "") -> None:
+        super().__init__(f"{repository}: {problem}", hint=hint, details={"repository": repository, "problem": problem})
 
 
 class EngineError(OmniReelError):

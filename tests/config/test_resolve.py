@@ -21,6 +21,8 @@ def test_nothing_said_gives_every_default():
     [
         ("model", "toy", "mini-h3"),
         ("task_type", "t2va", "combined"),
+        ("revision", "v1", "v2"),
+        ("use_modelscope", "True", "False"),
         ("native_qkv_layout", "stacked", "interleaved"),
         ("device", "cpu", "cuda"),
         ("dtype", "float32", "bfloat16"),
@@ -28,6 +30,8 @@ def test_nothing_said_gives_every_default():
         ("max_queue", "3", "4"),
         ("timeout_seconds", "1.5", "2.5"),
         ("num_threads", "1", "2"),
+        ("enable_prompt_embed_cache", "True", "False"),
+        ("prompt_embed_cache_size", "3", "4"),
         ("validate_finite_tensors", "True", "False"),
         ("log_level", "info", "debug"),
     ],

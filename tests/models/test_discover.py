@@ -171,11 +171,5 @@ def test_a_file_is_told_to_be_one(folder):
     assert "directory" in raised.value.hint
 
 
-def test_a_hub_name_is_told_to_be_downloaded():
-    with pytest.raises(UnknownModel) as raised:
-        find_checkpoint("MiniMaxAI/MiniMax-H3")
-    assert "download" in raised.value.hint
-
-
 def test_requests_are_admitted_by_the_rules_of_the_model():
     assert admit(GenerationRequest(prompt="a kite"), find_checkpoint("toy")).prompt == "a kite"

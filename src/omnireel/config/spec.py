@@ -14,12 +14,18 @@ from omnireel.request import setting
 class ModelSpec:
     """Which model runs, and where."""
 
-    model: str = setting("mini-h3", "a built-in model or the directory of a checkpoint", metavar="NAME|DIR")
+    model: str = setting(
+        "mini-h3",
+        "a built-in model, the directory of a checkpoint, or a repository of a hub (owner/name)",
+        metavar="NAME|DIR|REPO",
+    )
     task_type: str = setting(
         "auto",
         "what the service is started for; MiniMax-H3 knows auto, combined, t2va, fl2va and ref2va",
         metavar="TASK",
     )
+    revision: str | None = setting(None, "branch, tag or commit of a hub's repository; its newest when absent")
+    use_modelscope: bool = setting(False, "download from ModelScope instead of Hugging Face")
     native_qkv_layout: str = setting(
         "interleaved",
         "order of fused tensors in a native checkpoint: interleaved as published, stacked as some third parties store them",
@@ -50,6 +56,8 @@ class RunSpec:
     timeout_seconds: float | None = setting(
         None, "time that a request may take, waiting included", unit="s", minimum=0.001
     )
+    enable_prompt_embed_cache: bool = setting(False, "keep what the text encoder made of the last prompts")
+    prompt_embed_cache_size: int = setting(32, "prompts whose encoding is kept", minimum=1)
     validate_finite_tensors: bool = setting(
         False,
         "look for NaN and infinity after each step, and fail the request naming the tensor (waits for the device)",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from omnireel.models.discover import find_checkpoint
+from omnireel.models.hub import Hub
 from omnireel.models.protocol import BuildContext, Checkpoint
 from omnireel.platforms import find_device
 
@@ -22,7 +23,11 @@ def build_context(config: ResolvedConfig) -> tuple[BuildContext, int]:
         UnknownModel, BadCheckpoint: there is no such model.
         BadSetting, UnsupportedDevice: there is no such device here.
     """
-    checkpoint: Checkpoint = find_checkpoint(config.model.model, task_type=config.model.task_type)
+    checkpoint: Checkpoint = find_checkpoint(
+        config.model.model,
+        task_type=config.model.task_type,
+        hub=Hub(revision=config.model.revision, is_modelscope=config.model.use_modelscope),
+    )
     platform, index = find_device(config.model.device)
     dtype = platform.default_dtype if config.model.dtype == "auto" else config.model.dtype
     context = BuildContext(
@@ -33,6 +38,7 @@ def build_context(config: ResolvedConfig) -> tuple[BuildContext, int]:
         attention=config.attention,
         validate_finite_tensors=config.run.validate_finite_tensors,
         native_qkv_order=config.model.native_qkv_layout,
+        prompt_embed_cache_size=config.run.prompt_embed_cache_size if config.run.enable_prompt_embed_cache else 0,
     )
     return context, index
 

@@ -10,12 +10,14 @@ import logging
 import pkgutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import omnireel.models
 from omnireel.errors import BadCheckpoint, SetupError, UnknownModel
+from omnireel.models.hub import Hub, is_repository, snapshot
 from omnireel.models.protocol import Checkpoint, ModelFacts
 from omnireel.weights.index import read_json
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_NEWEST = Hub()
 ENTRY_POINT_GROUP = "omnireel.models"
 INDEX_NAMES = ("modular_model_index.json", "model_index.json")
 
@@ -48,11 +51,13 @@ def all_facts() -> tuple[ModelFacts, ...]:
     return tuple(found)
 
 
-def find_checkpoint(name: str, *, task_type: str = "auto") -> Checkpoint:
-    """The checkpoint that a user means: a built-in name, or a directory with a pipeline index in it or in a partition.
+def find_checkpoint(name: str, *, task_type: str = "auto", hub: Hub = _NEWEST) -> Checkpoint:
+    """The checkpoint that a user means: a built-in name, a directory with a pipeline index in it or in a partition, or a
+    repository of a hub, of which the files that the start-up task needs are downloaded.
 
     Raises:
-        UnknownModel: it is neither.
+        UnknownModel: it is none of them.
+        DownloadFailed: it looks like a repository and cannot be had.
         BadCheckpoint: the directory has no readable index, or one of a model that is not served.
     """
     known = all_facts()
@@ -69,6 +74,8 @@ def find_checkpoint(name: str, *, task_type: str = "auto") -> Checkpoint:
     path = _path(name)
     if path is not None and path.is_dir():
         return _from_directory(path, known, task_type)
+    if is_repository(name) and (path is None or not path.exists()):
+        return _from_repository(name, known, task_type, hub)
     builtin = [name for facts in known for name in facts.builtin]
     raise UnknownModel(name, builtin, hint=_hint(name, path))
 
@@ -142,6 +149,18 @@ def _from_directory(path: Path, known: tuple[ModelFacts, ...], task_type: str) -
     )
 
 
+def _from_repository(name: str, known: tuple[ModelFacts, ...], task_type: str, hub: Hub) -> Checkpoint:
+    """Its index first, which is small and tells the model; then what that model needs for the task."""
+    folders = ["", *(f"{partition}/" for facts in known for partition in facts.partitions)]
+    small = snapshot(name, [f"{folder}{index}" for folder in folders for index in INDEX_NAMES], hub)
+    found = _from_directory(small, known, task_type)
+    if found.facts.downloads:
+        has_root_index = any((small / index).is_file() for index in INDEX_NAMES)
+        patterns = _imported(found.facts.downloads)(task_type, has_root_index)
+        found = _from_directory(snapshot(name, patterns, hub), known, task_type)
+    return replace(found, name=name.rpartition("/")[2])
+
+
 def _path(name: str) -> Path | None:
     """The name as a path, where it can be one."""
     try:
@@ -156,9 +175,6 @@ def _path(name: str) -> Path | None:
 def _hint(name: str, path: Path | None) -> str:
     if path is not None and path.is_file():
         return "this is a file; give the checkpoint's directory"
-    parts = name.split("/")
-    if len(parts) == 2 and all(parts) and not name.startswith((".", "~")):
-        return "download the repository and give its directory"
     return ""
 
 

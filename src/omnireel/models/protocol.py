@@ -45,6 +45,8 @@ class ModelFacts:
     that listing models imports no torch.
     attention_roles: role name -> category of each attention layer.
     partitions: folders of a checkpoint that may hold the pipeline index instead of its root.
+    downloads: "module:function" that gives the file patterns of a repository which a start-up task needs; called with the
+    task and whether the repository's root has an index. "" for a model that is not downloaded.
     """
 
     name: str
@@ -57,6 +59,7 @@ class ModelFacts:
     rules: str
     builtin: Mapping[str, Path | None] = field(default_factory=dict)
     partitions: tuple[str, ...] = ()
+    downloads: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +82,7 @@ class BuildContext:
     """What a pipeline is built from. dtype: "float32", "bfloat16", or "checkpoint" for the stored types.
 
     validate_finite_tensors: look for NaN and infinity after each step, which waits for the device.
+    prompt_embed_cache_size: presentations whose encoding is kept; 0 for none.
     native_qkv_order: "interleaved" or "stacked", how a native checkpoint's fused tensors are ordered.
     """
 
@@ -89,6 +93,7 @@ class BuildContext:
     attention: AttentionConfig
     validate_finite_tensors: bool = False
     native_qkv_order: str = "interleaved"
+    prompt_embed_cache_size: int = 0
 
 
 @dataclass(slots=True, kw_only=True)

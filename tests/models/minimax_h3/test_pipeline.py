@@ -193,3 +193,10 @@ def test_a_value_that_is_not_finite_is_named_when_asked_for():
 def test_looking_for_such_values_changes_nothing(pipeline):
     checked = load_pipeline(dataclasses.replace(context(), validate_finite_tensors=True))
     assert np.array_equal(run(checked).latents["video"], run(pipeline).latents["video"])
+
+
+def test_a_kept_prompt_gives_the_same_clip(pipeline):
+    keeping = load_pipeline(dataclasses.replace(context(), prompt_embed_cache_size=2))
+    expected = run(pipeline).latents["video"]
+    assert np.array_equal(run(keeping).latents["video"], expected)
+    assert np.array_equal(run(keeping).latents["video"], expected)

@@ -23,5 +23,6 @@ FACTS = ModelFacts(
     pipeline="omnireel.models.minimax_h3.pipeline:MiniMaxH3Pipeline",
     rules="omnireel.models.minimax_h3.rules:admit",
     partitions=("FL2VA", "Ref2VA"),
+    downloads="omnireel.models.minimax_h3.layout:download_patterns",
     builtin={"mini-h3": Path(__file__).parent / "mini"},
 )

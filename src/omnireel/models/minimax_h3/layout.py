@@ -153,21 +153,16 @@ def _has(root: Path, name: str) -> bool:
     return (root / name).is_dir()
 
 
-def download_patterns(task_type: str) -> tuple[str, ...]:
-    """Files of a repository that a start-up task needs, as patterns: the diffusers layout where one is published, and nothing
-    of a partition that is not served.
+def download_patterns(task_type: str, has_root_index: bool) -> tuple[str, ...]:
+    """Files of a repository that a start-up task needs: of the diffusers layout where its root has an index, else of native
+    partitions, whose shared parts come from one. Nothing of a partition that is not served.
     """
     task = task_type.lower()
-    shared = [f"{name}/*" for name in (*SHARED, "scheduler", "audio_scheduler")]
+    if not has_root_index:
+        if task in (T2VA, FL2VA, REF2VA):
+            return (f"{REFERENCE_PARTITION if task == REF2VA else FIRST_PARTITION}/*",)
+        own = (f"{REFERENCE_PARTITION}/{name}" for name in ("model_index.json", "transformer/*"))
+        return (f"{FIRST_PARTITION}/*", *own)
     denoisers = _wanted(task, (DENOISER, REFERENCE_DENOISER), [DENOISER, REFERENCE_DENOISER])
-    return ("modular_model_index.json", "model_index.json", *shared, *(f"{name}/*" for name in denoisers))
-
-
-def native_patterns(task_type: str) -> tuple[str, ...]:
-    """The same of a repository that holds native partitions alone: shared parts come from one of them."""
-    task = task_type.lower()
-    if task == REF2VA:
-        return (f"{REFERENCE_PARTITION}/*",)
-    if task in (T2VA, FL2VA):
-        return (f"{FIRST_PARTITION}/*",)
-    return (f"{FIRST_PARTITION}/*", f"{REFERENCE_PARTITION}/model_index.json", f"{REFERENCE_PARTITION}/transformer/*")
+    folders = (*SHARED, "scheduler", "audio_scheduler", *denoisers)
+    return ("modular_model_index.json", "model_index.json", *(f"{folder}/*" for folder in folders))

@@ -34,6 +34,7 @@ from omnireel.models.minimax_h3.packing import (
     sound_rows,
     unpatchify,
 )
+from omnireel.models.minimax_h3.prompt_cache import PromptCache
 from omnireel.models.minimax_h3.schedule import FlowSchedule, RowTimes, anchored, row_times
 from omnireel.models.minimax_h3.transformer import MiniMaxH3Transformer, TransformerConfig, stored_dtype
 from omnireel.models.minimax_h3.video_vae import VideoVae
@@ -109,7 +110,7 @@ class MiniMaxH3Pipeline:
         video_vae: VideoVae,
         audio_vae: AudioVae,
         digest: str,
-        is_checked: bool,
+        context: BuildContext,
     ) -> None:
         self._layout = layout
         self._base_schedule = base_schedule
@@ -120,7 +121,8 @@ class MiniMaxH3Pipeline:
         self._device = next(next(iter(transformers.values())).parameters()).device
         self._patch_size = next(iter(transformers.values())).config.patch_size
         self.weights_digest = digest
-        self._is_checked = is_checked
+        self._is_checked = context.validate_finite_tensors
+        self._prompts = PromptCache(context.prompt_embed_cache_size)
 
     @classmethod
     def build(cls, context: BuildContext) -> MiniMaxH3Pipeline:
@@ -145,14 +147,15 @@ class MiniMaxH3Pipeline:
             video_vae=video_vae,
             audio_vae=audio_vae,
             digest=weights_digest(parts),
-            is_checked=context.validate_finite_tensors,
+            context=context,
         )
 
     @torch.inference_mode()
     def encode(self, workload: Workload) -> H3Conditioning:
         """See `Pipeline.encode`."""
         media = _packed_order(workload)
-        text, tags = self._conditioner.encode(workload.prompt, media)
+        encode = partial(self._conditioner.encode, workload.prompt, media)
+        text, tags = self._prompts.get(workload.prompt, media, encode)
         conditions: list[Condition] = []
         visual: list[Tensor] = []
         heard: list[Tensor] = []
