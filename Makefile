@@ -3,13 +3,15 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3; do \
+PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3 python; do \
 	$$name -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$name && break; done)
 VENV ?= .venv
 BIN := $(VENV)/bin
 TORCH_VERSION := $(shell sed -n 's/^torch==//p' constraints.txt)
 # PyTorch's own index of builds without CUDA, asked only when the configured index has none.
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
+# Scripts of an environment hold its path: one made in another folder is as useless as one whose Python is gone.
+IS_SOUND = grep -qxF '$(CURDIR)' $(VENV)/place && $(BIN)/python -c 'import sys, pip; sys.exit(sys.version_info < (3, 11))'
 
 .PHONY: help demo test check format parity size docs clean
 
@@ -46,12 +48,18 @@ docs: $(VENV)/installed-dev ## Write the generated reference pages
 clean: ## Remove the environment and what tools left behind
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache src/*.egg-info
 
-# The environment is made anew when a Python was removed or an install broke off.
+# Where the environment is not sound, what was installed into it does not count.
+ifeq ($(shell { $(IS_SOUND); } >/dev/null 2>&1 && echo yes),)
+$(VENV)/torch: unsound
+endif
+.PHONY: unsound
+unsound:
+
 $(VENV)/torch: constraints.txt
 	@test -n "$(PYTHON)" || { echo "error: no Python >= 3.11 with the venv module was found" >&2; \
 		echo "hint: install one (on Debian: python3 and python3-venv), or say make PYTHON=/path/to/python3" >&2; exit 1; }
-	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { rm -rf $(VENV) && "$(PYTHON)" -m venv $(VENV); }
-	PYTHON=$(BIN)/python TORCH_VERSION=$(TORCH_VERSION) TORCH_CPU_INDEX=$(TORCH_CPU_INDEX) bash tools/install_torch.sh
+	@{ $(IS_SOUND); } >/dev/null 2>&1 || { rm -rf $(VENV) && "$(PYTHON)" -m venv $(VENV) && echo '$(CURDIR)' >$(VENV)/place; }
+	@PYTHON=$(BIN)/python TORCH_VERSION=$(TORCH_VERSION) TORCH_CPU_INDEX=$(TORCH_CPU_INDEX) bash tools/install_torch.sh
 	@touch $@
 
 $(VENV)/installed: $(VENV)/torch pyproject.toml

@@ -1,5 +1,7 @@
 """Lines of code by room against their budgets; more than a budget and 15 % fails. `make size` shows the table.
 
+A room that is not in the table has no budget, so it fails until its place is decided.
+
 Code lines are lines that hold a token other than a comment, a docstring or white space.
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import io
+import statistics
 import sys
 import tokenize
 from dataclasses import dataclass
@@ -18,12 +21,12 @@ BUDGETS = {
     "engine": 2000, "config": 700, "models": 500, "attention": 1500, "layers": 1300, "acceleration": 700, "residency": 900,
     "parallel": 1000, "weights": 900, "media": 900, "platforms": 500, "observe": 600,
 }  # fmt: skip
-MODEL_BUDGETS = {"models/toy": 200, "models/minimax_h3": 4000}
+MODEL_BUDGETS = {"models/toy": 200, "models/diffusers_adapter": 600, "models/minimax_h3": 4000}
 """Code of a model counts by itself, not for the room."""
 SLACK = 1.15
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 500, 60
-MODEL_FILE_LINES = 700
-"""A transformer or a kernel may be longer than other files."""
+LONG_FILE_LINES = 700
+"""Transformers and kernels may be longer than other files, and so may their forward functions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,8 @@ def main() -> int:
             f"{room.name:<20} {room.files:>5} {room.lines:>6} {room.budget:>6}  {room.longest_lines} {room.longest}{mark}"
         )
     print(f"{'all':<20} {sum(room.files for room in rooms):>5} {sum(room.lines for room in rooms):>6}")
+    lengths = sorted(length for path in SOURCE.rglob("*.py") for length, _ in function_lengths(path))
+    print(f"functions: median {statistics.median(lengths):g} lines, nine in ten at most {lengths[len(lengths) * 9 // 10]}")
     problems = too_long()
     for problem in problems:
         print(problem)
@@ -76,7 +81,7 @@ def measure() -> list[Room]:
                 name=name,
                 files=len(paths),
                 lines=sum(code_lines(path) for path in paths),
-                budget=budgets[name],
+                budget=budgets.get(name, 0),
                 longest=where,
                 longest_lines=length,
             )
@@ -89,13 +94,14 @@ def too_long() -> list[str]:
     problems = []
     for path in sorted(SOURCE.rglob("*.py")):
         shown, lines = path.relative_to(SOURCE), len(path.read_text().splitlines())
-        limit = MODEL_FILE_LINES if shown.parts[0] == "models" or "kernels" in shown.parts else MAX_FILE_LINES
+        may_be_long = path.stem == "transformer" or "kernels" in shown.parts
+        limit = LONG_FILE_LINES if may_be_long else MAX_FILE_LINES
         if lines > limit:
             problems.append(f"{shown}: {lines} lines, at most {limit}")
         problems += [
             f"{shown}: {where} has {length} lines, at most {MAX_FUNCTION_LINES}"
             for length, where in function_lengths(path)
-            if length > MAX_FUNCTION_LINES and not where.endswith(" forward")
+            if length > MAX_FUNCTION_LINES and not (may_be_long and where.endswith(" forward"))
         ]
     return problems
 

@@ -12,7 +12,15 @@ if TYPE_CHECKING:
     from omnireel.api import AsyncOmni, Omni
     from omnireel.engine.result import GenerationResult
     from omnireel.errors import OmniReelError
-    from omnireel.request import DiffusionSamplingParams, GenerationRequest, MediaInput, OutputSpec, StepEvent
+    from omnireel.request import (
+        DiffusionSamplingParams,
+        GenerationRequest,
+        MediaInput,
+        MediaKind,
+        MediaRef,
+        OutputSpec,
+        StepEvent,
+    )
 
 __all__ = [
     "AsyncOmni",
@@ -20,6 +28,8 @@ __all__ = [
     "GenerationRequest",
     "GenerationResult",
     "MediaInput",
+    "MediaKind",
+    "MediaRef",
     "Omni",
     "OmniReelError",
     "OutputSpec",
@@ -35,6 +45,8 @@ _HOMES = {
     "GenerationRequest": "request",
     "GenerationResult": "engine.result",
     "MediaInput": "request",
+    "MediaKind": "request",
+    "MediaRef": "request",
     "Omni": "api",
     "OmniReelError": "errors",
     "OutputSpec": "request",
