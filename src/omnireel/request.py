@@ -133,6 +133,9 @@ class DiffusionSamplingParams:
     height: int | None = setting(None, "height of the clip", unit="px")
     width: int | None = setting(None, "width of the clip", unit="px")
     aspect_ratio: str | None = setting(None, "shape of the picture when height and width are not given", metavar="W:H")
+    short_edge: int | None = setting(
+        None, "length of the shorter side when height and width are not given; the model's own when absent", unit="px"
+    )
     num_frames: int | None = setting(None, "frames to make, raised to the next count that the model can decode")
     seconds: float | None = setting(None, "length of the clip; used when num_frames is not given", unit="s")
     fps: float | None = setting(None, "frames per second", unit="frames/s")

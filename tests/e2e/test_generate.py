@@ -13,6 +13,7 @@ from typing import Any
 import av
 import numpy as np
 import pytest
+from PIL import Image
 
 import omnireel.errors
 from omnireel.media.recipe import read_recipe
@@ -219,3 +220,28 @@ def has_handler(pid: int, signum: int) -> bool:
     status = Path(f"/proc/{pid}/status").read_text()
     caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt"))
     return bool(int(caught, 16) >> (signum - 1) & 1)
+
+
+def test_a_clip_from_keyframes_is_made_again_with_the_same_files(tmp_path):
+    place = new_place(tmp_path)
+    for name, colour in (("first.png", (200, 30, 30)), ("last.png", (30, 30, 200))):
+        Image.new("RGB", (100, 60), colour).save(place.folder / name)
+    files = ("--image", "first.png", "--last-image", "last.png")
+    clip = place.made("generate", "it turns blue", *files, "--seed", "5", "--num-inference-steps", "3", "-o", "a.mp4")
+    assert clip["task"] == "fl2va"
+    assert place.made("reproduce", "a.mp4", *files)["is_same_frames"] is True
+    code, _, err = place.run("reproduce", "a.mp4")
+    assert code == 2
+    assert "was made with image as first_frame, image as last_frame" in err
+    code, _, err = place.run("reproduce", "a.mp4", "--image", "last.png", "--last-image", "first.png")
+    assert code == 4
+    assert "file 1, the image as first_frame" in err
+
+
+def test_references_that_a_checkpoint_cannot_take_are_refused_at_once(tmp_path):
+    place = new_place(tmp_path)
+    Image.new("RGB", (64, 64)).save(place.folder / "a.png")
+    code, _, err = place.run("generate", "like this", "--reference", "image=a.png", "-o", "a.mp4")
+    assert code == 2
+    assert "this service runs t2va, fl2va" in err
+    assert not (place.folder / "a.mp4").exists()

@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "omnireel"
 
 PUBLIC = [
-    "AsyncOmni", "DiffusionSamplingParams", "GenerationRequest", "GenerationResult", "MediaInput", "Omni", "OmniReelError",
-    "OutputSpec", "StepEvent", "__version__",
+    "AsyncOmni", "DiffusionSamplingParams", "GenerationRequest", "GenerationResult", "MediaInput", "MediaKind",
+    "MediaRef", "Omni", "OmniReelError", "OutputSpec", "StepEvent", "__version__",
 ]  # fmt: skip
 OPTIONAL = [
     "flash_attn",
@@ -32,6 +32,9 @@ OPTIONAL = [
     "bitsandbytes",
     "cache_dit",
     "pillow_heif",
+    "modelscope",
+    "accelerate",
+    "diffusers",
 ]
 
 

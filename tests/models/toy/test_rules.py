@@ -64,6 +64,7 @@ def test_cost_grows_with_the_work():
         ("num_outputs_per_prompt", 2),
         ("num_outputs_per_prompt", 0),
         ("aspect_ratio", "16:9"),
+        ("short_edge", 64),
         ("flow_shift", 3.0),
         ("guidance_scale", math.nan),
         ("negative_prompt", "rain"),

@@ -18,12 +18,14 @@ from omnireel.request import DiffusionSamplingParams, GenerationRequest, MediaFa
 
 MAX_STEPS = 200
 MAX_SHIFT = 1000.0
+MAX_SHORT_EDGE = 4096
 TEXT_ROWS_GUESS = 128
 """Text rows that the cost estimate counts with; the true number is known only to the tokenizer."""
 
 _EXTRA_NAMES: Mapping[str, str] = {
     "task": "task",
     "aspect_ratio": "aspect_ratio",
+    "short_edge": "short_edge",
     "duration": "seconds",
     "flow_shift": "flow_shift",
     "audio_flow_shift": "audio_flow_shift",
@@ -125,6 +127,7 @@ def _refuse_guidance(asked: DiffusionSamplingParams) -> None:
 def _size(asked: DiffusionSamplingParams, limits: Limits, shape: tuple[int, int] | None) -> tuple[int, int]:
     """(height, width): as given, else by the named ratio, else by a keyframe's shape, else 16:9."""
     if asked.height is None and asked.width is None:
+        limits = _with_short_edge(asked.short_edge, limits)
         if asked.aspect_ratio is None and shape is not None:
             return geometry.canvas(*shape, limits)
         ratio = "16:9" if asked.aspect_ratio is None else asked.aspect_ratio
@@ -133,14 +136,24 @@ def _size(asked: DiffusionSamplingParams, limits: Limits, shape: tuple[int, int]
     if asked.height is None or asked.width is None:
         missing = "height" if asked.height is None else "width"
         raise InvalidRequest(missing, None, "height and width are given together, or neither")
-    if asked.aspect_ratio is not None:
-        raise InvalidRequest("aspect_ratio", asked.aspect_ratio, "height and width were given, which settle it")
+    for name, value in (("aspect_ratio", asked.aspect_ratio), ("short_edge", asked.short_edge)):
+        if value is not None:
+            raise InvalidRequest(name, value, "height and width were given, which settle it")
     highest = geometry.MAX_ROWS * geometry.CANVAS_MULTIPLE
     height = checks.whole("height", asked.height, 32, highest, multiple=geometry.CANVAS_MULTIPLE)
     width = checks.whole("width", asked.width, 32, highest, multiple=geometry.CANVAS_MULTIPLE)
     if not geometry.MIN_RATIO <= width / height <= geometry.MAX_RATIO:
         raise InvalidRequest("size", f"{width}x{height}", "width to height must lie between 1:4 and 4:1")
     return height, width
+
+
+def _with_short_edge(asked: int | None, limits: Limits) -> Limits:
+    """Another short edge moves the cap on the area with it, so that every ratio keeps its shape."""
+    if asked is None:
+        return limits
+    edge = checks.whole("short_edge", asked, 32, MAX_SHORT_EDGE, multiple=geometry.CANVAS_MULTIPLE)
+    area = round(limits.canvas_max_pixels * (edge / limits.canvas_short_edge) ** 2)
+    return replace(limits, canvas_short_edge=edge, canvas_max_pixels=area)
 
 
 def _frames(asked: DiffusionSamplingParams, limits: Limits, task: str) -> int:

@@ -53,6 +53,7 @@ def _refuse_unused(asked: DiffusionSamplingParams) -> None:
     """What would change nothing is refused rather than dropped."""
     given = {
         "aspect_ratio": asked.aspect_ratio,
+        "short_edge": asked.short_edge,
         "flow_shift": asked.flow_shift,
         "audio_flow_shift": asked.audio_flow_shift,
         "guidance_scale": asked.guidance_scale,
