@@ -23,7 +23,7 @@ BUDGETS = {
 }  # fmt: skip
 MODEL_BUDGETS = {"models/toy": 200, "models/diffusers_adapter": 600, "models/minimax_h3": 4000}
 """Code of a model counts by itself, not for the room."""
-SLACK = 1.15
+SLACK_PERCENT = 15
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 500, 60
 LONG_FILE_LINES = 700
 """Transformers and kernels may be longer than other files, and so may their forward functions."""
@@ -43,7 +43,7 @@ class Room:
     @property
     def is_over(self) -> bool:
         """Whether the room has outgrown its budget."""
-        return self.lines > self.budget * SLACK
+        return 100 * self.lines > (100 + SLACK_PERCENT) * self.budget
 
 
 def main() -> int:
@@ -56,8 +56,10 @@ def main() -> int:
             f"{room.name:<20} {room.files:>5} {room.lines:>6} {room.budget:>6}  {room.longest_lines} {room.longest}{mark}"
         )
     print(f"{'all':<20} {sum(room.files for room in rooms):>5} {sum(room.lines for room in rooms):>6}")
-    lengths = sorted(length for path in SOURCE.rglob("*.py") for length, _ in function_lengths(path))
-    print(f"functions: median {statistics.median(lengths):g} lines, nine in ten at most {lengths[len(lengths) * 9 // 10]}")
+    lengths = sorted(length for path in SOURCE.rglob("*.py") for length, _ in function_lengths(path)) or [0]
+    print(
+        f"functions: median {statistics.median(lengths):g} lines, nine in ten at most {lengths[len(lengths) * 9 // 10]}"
+    )
     problems = too_long()
     for problem in problems:
         print(problem)
