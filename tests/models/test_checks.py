@@ -52,3 +52,27 @@ def test_an_unknown_key_names_the_nearest():
     with pytest.raises(InvalidRequest, match=r"extra_args\.flow_shfit") as raised:
         checks.no_unknown("extra_args", {"flow_shfit": 1}, ("flow_shift", "task"))
     assert "'flow_shift'" in raised.value.hint
+
+
+@pytest.mark.parametrize("prompt", ["a \ud800 ball", "\udcff"])
+def test_a_prompt_that_is_no_unicode_is_refused(prompt):
+    with pytest.raises(InvalidRequest, match="must be Unicode"):
+        checks.prompt_text(prompt)
+
+
+@pytest.mark.parametrize("given", ["task", ["task"], 5])
+def test_what_is_no_mapping_has_no_keys(given):
+    with pytest.raises(InvalidRequest, match="an object of names and values"):
+        checks.no_unknown("extra_args", given, ("task",))
+
+
+@pytest.mark.parametrize("key", [5, None, ("task",)])
+def test_a_key_that_is_no_text_is_unknown(key):
+    with pytest.raises(InvalidRequest, match="known are task"):
+        checks.no_unknown("extra_args", {key: 1}, ("task",))
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf, "1", True, None, 10**400])
+def test_what_is_not_finite_is_refused(value):
+    with pytest.raises(InvalidRequest, match="finite"):
+        checks.finite("seconds", value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,12 @@ def prompt_text(prompt: object) -> str:
         raise InvalidRequest("prompt", prompt, "it must be a text")
     if not prompt.strip():
         raise InvalidRequest("prompt", prompt, "it must not be empty or blank")
+    try:
+        prompt.encode()
+    except UnicodeEncodeError as error:
+        # Bytes of a shell that are no UTF-8 arrive as lone surrogates, which no tokenizer takes.
+        broken = prompt[error.start : error.end]
+        raise InvalidRequest("prompt", broken, f"it must be Unicode, and character {error.start + 1} is none") from None
     return prompt
 
 
@@ -40,6 +47,13 @@ def number(field: str, value: object, low: float, high: float) -> float:
     return float(value)
 
 
+def finite(field: str, value: object) -> float:
+    """Any number but NaN and infinity."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
+        raise InvalidRequest(field, value, "it must be a finite number")
+    return float(value)
+
+
 def seed_or_random(value: object) -> int:
     """A 64-bit seed; one drawn from the system when there is none, small enough to be typed again."""
     return secrets.randbelow(2**31) if value is None else whole("seed", value, MIN_SEED, MAX_SEED)
@@ -52,10 +66,13 @@ def one_of(field: str, value: object, allowed: tuple[str, ...]) -> str:
     return value
 
 
-def no_unknown(field: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    """Every key of a mapping is known."""
+def no_unknown(field: str, given: object, known: tuple[str, ...]) -> Mapping[str, Any]:
+    """A mapping of which every key is known."""
+    if not isinstance(given, Mapping):
+        raise InvalidRequest(field, given, "it must be an object of names and values")
     for key in given:
         if key not in known:
-            close = nearest(key, known)
+            close = nearest(str(key), known)
             hint = f"did you mean {close!r}?" if close else ""
             raise InvalidRequest(f"{field}.{key}", given[key], f"known are {', '.join(known) or 'none'}", hint=hint)
+    return given

@@ -51,6 +51,7 @@ ACCEPTED = [
     ({"output_type": "latent"}, ("output_type", "latent")),
     ({"extra_args": {"duration": 6, "aspect_ratio": "1:1"}}, ("num_frames", 158)),
     ({"extra_args": {"seed": 5}, "seed": 5}, ("seed", 5)),
+    ({"extra_args": {"seed": None}, "seed": 5}, ("seed", 5)),
 ]
 
 REFUSED = [
@@ -71,7 +72,9 @@ REFUSED = [
     ({"seconds": 3.9}, "seconds", "from 4 to 15"),
     ({"seconds": 15.1}, "seconds", "from 4 to 15"),
     ({"seconds": math.nan}, "seconds", "from 4 to 15"),
+    ({"seconds": math.nan, "num_frames": 124}, "seconds", "finite"),
     ({"fps": 25}, "fps", "24"),
+    ({"fps": math.nan}, "fps", "24"),
     ({"num_inference_steps": 1}, "num_inference_steps", "from 2 to 200"),
     ({"num_inference_steps": 201}, "num_inference_steps", "from 2 to 200"),
     ({"seed": 2**63}, "seed", "whole number"),
@@ -79,7 +82,9 @@ REFUSED = [
     ({"task": "fl2va"}, "task", "no picture came"),
     ({"task": "ref2va"}, "task", "no reference came"),
     ({"task": "t2v"}, "task", "t2va or fl2va or ref2va"),
+    ({"task": ["t2va"]}, "task", "t2va or fl2va or ref2va"),
     ({"guidance_scale": 5.0}, "guidance_scale", "distilled"),
+    ({"guidance_scale": math.nan}, "guidance_scale", "distilled"),
     ({"guidance_scale_2": 0}, "guidance_scale_2", "distilled"),
     ({"true_cfg_scale": 4}, "true_cfg_scale", "distilled"),
     ({"negative_prompt": "blurry"}, "negative_prompt", "distilled"),
@@ -91,6 +96,8 @@ REFUSED = [
     ({"output_type": "gif"}, "output_type", "frames"),
     ({"num_outputs_per_prompt": 2}, "num_outputs_per_prompt", "from 1 to 1"),
     ({"extra_args": {"durration": 6}}, "extra_args.durration", "duration"),
+    ({"extra_args": ["duration"]}, "extra_args", "names and values"),
+    ({"extra_args": {"duration": [6]}}, "extra_args.duration", "text or a number"),
     ({"extra_args": {"duration": 3}}, "seconds", "from 4 to 15"),
     ({"extra_args": {"seed": 5}, "seed": 6}, "extra_args.seed", "was given too"),
 ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
 
 from omnireel.errors import InvalidRequest
 from omnireel.models import checks
@@ -103,14 +102,17 @@ def _shape_of(media: Sequence[MediaFacts]) -> tuple[int, int]:
 
 def _with_extra(asked: DiffusionSamplingParams) -> DiffusionSamplingParams:
     """The plain fields with `extra_args` folded in; a field may be given in one of the two places only."""
-    extra: Mapping[str, Any] = asked.extra_args or {}
-    checks.no_unknown("extra_args", extra, tuple(_EXTRA_NAMES))
+    if asked.extra_args is None:
+        return asked
+    extra = checks.no_unknown("extra_args", asked.extra_args, tuple(_EXTRA_NAMES))
     for key, value in extra.items():
+        if value is not None and not isinstance(value, str | int | float):
+            raise InvalidRequest(f"extra_args.{key}", value, "it must be a text or a number")
         name = _EXTRA_NAMES[key]
         given = {item.name: getattr(asked, item.name) for item in fields(asked)}[name]
-        if given is not None and given != value:
+        if value is not None and given is not None and given != value:
             raise InvalidRequest(f"extra_args.{key}", value, f"{name} was given too, as {given!r}; give one of them")
-    named = {_EXTRA_NAMES[key]: value for key, value in extra.items()}
+    named = {_EXTRA_NAMES[key]: value for key, value in extra.items() if value is not None}
     return replace(asked, extra_args=None, **named)
 
 
@@ -160,6 +162,8 @@ def _frames(asked: DiffusionSamplingParams, limits: Limits, task: str) -> int:
     """What was asked for is checked before it is raised to what the VAE can decode: 15 s is allowed and makes 362 frames."""
     least, most = round(MIN_SECONDS * FPS), round(MAX_SECONDS * FPS)
     if asked.num_frames is not None:
+        if asked.seconds is not None:
+            checks.finite("seconds", asked.seconds)
         return geometry.aligned_frames(checks.whole("num_frames", asked.num_frames, least, most))
     if asked.seconds is not None:
         seconds = checks.number("seconds", asked.seconds, MIN_SECONDS, MAX_SECONDS)

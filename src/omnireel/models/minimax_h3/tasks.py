@@ -40,7 +40,7 @@ def infer_task(asked: str | None, media: Sequence[MediaFacts], served: tuple[str
     """
     task = asked if asked is not None else _told(media, served)
     if task not in served:
-        known = task in _FITS
+        known = task in tuple(_FITS)
         allowed = f"this service runs {', '.join(served)}" if known else f"it must be {' or '.join(served)}"
         raise InvalidRequest("task", task, allowed)
     if task == T2VA and media:

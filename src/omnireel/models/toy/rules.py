@@ -77,8 +77,8 @@ def _frames(asked: DiffusionSamplingParams) -> int:
 
 
 def _settings(asked: DiffusionSamplingParams) -> dict[str, object]:
-    extra = dict(asked.extra_args or {})
-    checks.no_unknown("extra_args", extra, ("step_seconds", "fail"))
+    given = {} if asked.extra_args is None else asked.extra_args
+    extra = checks.no_unknown("extra_args", given, ("step_seconds", "fail"))
     failure = extra.get("fail")
     is_step = isinstance(failure, str) and failure.startswith("step:") and failure[5:].isdecimal()
     if failure is not None and not is_step and failure not in FAILURES:
