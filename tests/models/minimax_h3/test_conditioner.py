@@ -113,3 +113,49 @@ def test_an_empty_tokenizer_folder_is_refused(root):
     (root / "tokenizer").mkdir()
     with pytest.raises(BadCheckpoint, match="tokenizer"):
         conditioner(root)
+
+
+@pytest.mark.parametrize("token", ["<|image_pad|>", "<|video_pad|>", "<|vision_start|>"])
+def test_words_cannot_stand_for_a_picture(root, token):
+    with pytest.raises(InvalidRequest, match="stands for a picture or a clip"):
+        conditioner(root).encode(f"a {token} ball")
+
+
+@pytest.mark.parametrize("layer", [3, 4, 99])
+def test_a_later_layer_may_hold_only_what_a_layer_has(root, layer):
+    name = "junk" if layer == 3 else "mlp.up_proj.weight"
+    edit(root, lambda tensors: tensors.update({f"model.language_model.layers.{layer}.{name}": torch.ones(1)}))
+    with pytest.raises(BadCheckpoint, match=rf"layers\.{layer}\.{name}"):
+        conditioner(root)
+
+
+def test_later_layers_need_not_be_there(root):
+    before = conditioner(root).encode("a ball")[0]
+
+    def drop(tensors):
+        for key in [key for key in tensors if "layers.2." in key or "layers.3." in key or "lm_head" in key]:
+            del tensors[key]
+
+    edit(root, drop)
+    assert torch.equal(conditioner(root).encode("a ball")[0], before)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [({"num_hidden_layers": "many"}, "num_hidden_layers"), ({"num_key_value_heads": 0}, "cannot be built")],
+)
+def test_an_encoder_config_that_cannot_be_is_refused(root, change, named):
+    file = root / "text_encoder" / "config.json"
+    config = json.loads(file.read_text())
+    config["text_config"] |= change
+    file.write_text(json.dumps(config))
+    with pytest.raises(BadCheckpoint, match=f"text_encoder/config.json.*{named}"):
+        conditioner(root)
+
+
+@pytest.mark.parametrize("change", [{"model": {"type": "none"}}, {"pre_tokenizer": {"type": "none"}}, {"model": 5}])
+def test_a_tokenizer_that_cannot_be_read_is_refused(root, change):
+    file = root / "tokenizer" / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(BadCheckpoint, match="tokenizer: holds no tokenizer that can be read"):
+        conditioner(root)

@@ -7,7 +7,8 @@ disk nor built. Letters: L text rows, C channels of a state.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from omnireel.request import MediaInput, MediaKind
 from omnireel.weights import ComponentFiles, build_empty, load_component, read_index
 
 _LAYER = re.compile(r"language_model\.layers\.(\d+)\.")
+_UNREAD = ("language_model.norm.weight", "lm_head.weight")
+"""Behind the last layer: known, and never read."""
 
 
 class Conditioner:
@@ -47,17 +50,18 @@ class Conditioner:
         self.files = read_index(folders["text_encoder"])
         self._device = device
         self._tokenizer = _tokenizer(folders["tokenizer"])
-        config = _cut_config(self.files, num_layers)
+        config, stored_layers = _cut_config(self.files, num_layers)
         self._max_tokens = int(config.text_config.max_position_embeddings)
         self._special = dict(_special_ids(config))
         self._picture_rules = PatchRules.read(folders["processor"] / "preprocessor_config.json", PICTURE_RULES)
         self._clip_rules = PatchRules.read(folders["processor"] / "video_preprocessor_config.json", CLIP_RULES)
-        self._model = _built(config)
+        self._model = _built(config, self.files)
+        known = self._model.state_dict().keys()
         load_component(
             self._model,
             self.files,
             device=device,
-            rename=lambda key: _wanted_key(key, num_layers),
+            rename=partial(_wanted_key, behind=range(num_layers, stored_layers), known=known),
             dtype_of=lambda _, stored: stored if dtype is None else dtype,
         )
         self._model.eval()
@@ -104,7 +108,7 @@ class Conditioner:
         tags: list[int] = []
         for part in present(prompt, media):
             if isinstance(part, Text):
-                piece: list[int] = self._tokenizer(part.words, add_special_tokens=False)["input_ids"]
+                piece = self._words(part.words)
                 tag = TEXT_TAG
             else:
                 patches, pad = (
@@ -120,6 +124,15 @@ class Conditioner:
             allowed = f"the text encoder takes 1 to {self._max_tokens} tokens, references counted"
             raise InvalidRequest("prompt", f"{len(ids)} tokens", allowed, hint="shorten the prompt")
         return ids, tags
+
+    def _words(self, words: str) -> list[int]:
+        ids: list[int] = self._tokenizer(words, add_special_tokens=False)["input_ids"]
+        seen = set(ids).intersection(self._special.values())
+        if seen:
+            # The encoder would look for the picture behind it.
+            token = self._tokenizer.convert_ids_to_tokens(min(seen))
+            raise InvalidRequest("prompt", token, "it stands for a picture or a clip, and words cannot hold one")
+        return ids
 
     def _pixels(self, patches: Patches) -> Tensor:
         return patches.patches.to(device=self._device, dtype=self._model.dtype)
@@ -150,11 +163,14 @@ def _tokenizer(folder: Path) -> Any:
         raise BadCheckpoint(folder.name, "holds no tokenizer", expected="tokenizer.json, or vocab.json and merges.txt")
     try:
         return Qwen2TokenizerFast.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, TypeError) as error:
+    except Exception as error:
+        # The library has no type of its own for a file that it cannot parse: it raises the bare one.
         raise BadCheckpoint(folder.name, f"holds no tokenizer that can be read ({type(error).__name__})") from error
 
 
-def _cut_config(files: ComponentFiles, num_layers: int) -> Any:
+def _cut_config(files: ComponentFiles, num_layers: int) -> tuple[Any, int]:
+    """The encoder's config with its later layers cut off, and how many it had."""
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import Qwen3VLConfig
 
     shown = f"{files.folder.name}/config.json"
@@ -163,7 +179,10 @@ def _cut_config(files: ComponentFiles, num_layers: int) -> Any:
         raise BadCheckpoint(
             shown, "is of another kind of encoder", key="model_type", expected="'qwen3_vl'", found=found
         )
-    config = Qwen3VLConfig.from_dict(dict(files.config))
+    try:
+        config = Qwen3VLConfig.from_dict(dict(files.config))
+    except (StrictDataclassError, TypeError, ValueError) as error:
+        raise BadCheckpoint(shown, f"has a value of another type ({_last_line(error)})") from error
     stored = config.text_config.num_hidden_layers
     if stored <= num_layers:
         # Of an encoder with just these layers the reference would read the state behind its final norm.
@@ -172,19 +191,30 @@ def _cut_config(files: ComponentFiles, num_layers: int) -> Any:
             expected=f"more than {num_layers}", found=str(stored),
         )  # fmt: skip
     config.text_config.num_hidden_layers = num_layers
-    return config
+    return config, int(stored)
 
 
-def _built(config: Any) -> Any:
+def _built(config: Any, files: ComponentFiles) -> Any:
     from transformers import Qwen3VLModel
 
-    model = build_empty(lambda: Qwen3VLModel._from_config(config, attn_implementation="sdpa"))
+    try:
+        model = build_empty(lambda: Qwen3VLModel._from_config(config, attn_implementation="sdpa"))
+    except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        problem = f"describes an encoder that cannot be built ({type(error).__name__}: {_last_line(error)})"
+        raise BadCheckpoint(f"{files.folder.name}/config.json", problem) from error
     model.language_model.norm = nn.Identity()
     return model
 
 
-def _wanted_key(key: str, num_layers: int) -> str | None:
+def _last_line(error: Exception) -> str:
+    return str(error).strip().rpartition("\n")[2].strip()
+
+
+def _wanted_key(key: str, *, behind: range, known: Collection[str]) -> str | None:
+    """The module's name for a key; None for the layers `behind` the one that is read, if a layer has such a weight."""
     name = key.removeprefix("model.")
     layer = _LAYER.match(name)
-    behind = layer is not None and int(layer[1]) >= num_layers
-    return None if behind or name in ("language_model.norm.weight", "lm_head.weight") else name
+    if layer is not None and int(layer[1]) in behind:
+        twin = f"language_model.layers.0.{name[layer.end() :]}"
+        return None if twin in known else name
+    return None if name in _UNREAD else name
