@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from tests.support.mini import MINI
 
 from omnireel.attention import AttentionBackend, AttentionConfig, select_backend
+from omnireel.errors import BadCheckpoint
 from omnireel.models.minimax_h3.video_vae import PIXEL_MEAN, PIXEL_STD, VideoVae
 
 
@@ -50,3 +55,25 @@ def test_the_mixed_layout_stays_close(vae):
     assert mixed._vae.decoder.proj_out.weight.dtype == torch.bfloat16
     assert mixed._vae.encoder.conv_in.weight.dtype == torch.float32
     assert np.abs(mixed.decode(latents).astype(int) - vae.decode(latents)).mean() < 3
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"decoder_num_layers": "2"}, "decoder_num_layers"),
+        ({"spatial_downsample_factors": [2, 2]}, "spatial_downsample_factors"),
+        ({"spatial_padding_mode": "mirror"}, "spatial_padding_mode"),
+        ({"norm_num_groups": 7}, "divisible"),
+        ({"decoder_rope_dim_ratio": 2}, "decoder_rope_dim_ratio"),
+        ({"clip_length": 33}, "cuts space and time otherwise"),
+        ({"spatial_downsample_factors": [2, 2, 2, 1, 1, 1]}, "cuts space and time otherwise"),
+        ({"latents_std": [0.0] * 24}, "latents_std"),
+        ({"latents_mean": [float("nan")] * 24}, "latents_mean"),
+    ],
+)
+def test_a_config_that_cannot_be_is_refused(tmp_path, change, named):
+    folder = Path(shutil.copytree(MINI / "vae", tmp_path / "vae"))
+    file = folder / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(BadCheckpoint, match=f"vae/config.json.*{named}"):
+        VideoVae(folder, device=torch.device("cpu"), is_mixed=False, select=select)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from omnireel.layers import Linear
+from omnireel.models.minimax_h3.sizes import read_sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +44,20 @@ class AudioVaeConfig:
         """The sizes in a checkpoint's `config.json`; keys that begin with an underscore are passed over.
 
         Raises:
-            ValueError: a key is unknown, or the decoder does not undo the encoder's strides.
+            ValueError: a key is unknown or has a value that no such VAE can have, as of a decoder that does not undo the
+                encoder's strides; the text names it.
         """
-        named = {key: _tuples(value) for key, value in config.items() if not key.startswith("_")}
-        unknown = named.keys() - {entry.name for entry in fields(cls)}
-        if unknown:
-            raise ValueError(f"unknown {'key' if len(unknown) == 1 else 'keys'} {', '.join(sorted(unknown))}")
-        made = cls(**named)
+        made = read_sizes(cls, config)
+        for key, one, other in (
+            ("decoder_kernel_sizes", made.decoder_kernel_sizes, made.decoder_rates),
+            ("resblock_dilation_sizes", made.resblock_dilation_sizes, made.resblock_kernel_sizes),
+        ):
+            if len(one) != len(other):
+                raise ValueError(f"{key} must have {len(other)} entries, got {len(one)}")
+        if made.latent_dim % made.num_attention_heads:
+            raise ValueError(
+                f"num_attention_heads must divide latent_dim {made.latent_dim}, got {made.num_attention_heads}"
+            )
         if prod(made.decoder_rates) != made.hop:
             raise ValueError(
                 f"decoder_rates make {prod(made.decoder_rates)} samples of a latent, encoder_rates {made.hop}"
@@ -60,10 +68,6 @@ class AudioVaeConfig:
     def hop(self) -> int:
         """Samples of a latent."""
         return prod(self.encoder_rates)
-
-
-def _tuples(value: Any) -> Any:
-    return tuple(_tuples(item) for item in value) if isinstance(value, list | tuple) else value
 
 
 class AudioAutoencoder(nn.Module):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from omnireel.errors import BadCheckpoint
 from omnireel.models.minimax_h3.audio_autoencoder import AudioAutoencoder, AudioVaeConfig, fold_weight_norm
+from omnireel.models.minimax_h3.limits import SOUND_LATENTS_PER_SECOND
 from omnireel.models.minimax_h3.native import audio_vae_files
 from omnireel.models.minimax_h3.video_vae import exact_float32, statistic
 from omnireel.weights import load_component
@@ -33,6 +34,12 @@ class AudioVae:
             config = AudioVaeConfig.from_dict(told)
         except ValueError as error:
             raise BadCheckpoint(f"{self.files.folder.name}/config.json", str(error)) from None
+        if config.sampling_rate != config.hop * SOUND_LATENTS_PER_SECOND:
+            # The layout gives every second 40 latents; at another rate sound and picture would drift apart.
+            raise BadCheckpoint(
+                f"{self.files.folder.name}/config.json", "does not keep the picture's time", key="sampling_rate",
+                expected=str(config.hop * SOUND_LATENTS_PER_SECOND), found=str(config.sampling_rate),
+            )  # fmt: skip
         with torch.device("meta"):
             self._vae = AudioAutoencoder(config)
         load_component(self._vae, self.files, device=device, dtype_of=lambda _, __: torch.float32)

@@ -13,8 +13,10 @@ from omnireel.models.protocol import Checkpoint
 from omnireel.weights.index import read_json
 
 FPS = 24
-CANVAS_MULTIPLE = 32
-"""VAE compression 16 times the patch of 2."""
+COMPRESSION = 16
+"""Pixels of an edge to one latent."""
+CANVAS_MULTIPLE = 2 * COMPRESSION
+"""A patch is two latents wide and high."""
 MIN_SECONDS, MAX_SECONDS = 4.0, 15.0
 MIN_RATIO, MAX_RATIO = 1 / 4, 4.0
 MAX_ROWS = 1_048_576

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +18,15 @@ from torch import Tensor, nn
 
 from omnireel.attention import Attention
 from omnireel.layers import Linear, RMSNorm, RotaryTable, SwiGlu, rotate_
+from omnireel.models.minimax_h3.sizes import read_sizes
 from omnireel.models.minimax_h3.tiling import ClipRules, TilePlan, plan_tiles
 
 if TYPE_CHECKING:
     from omnireel.attention import AttentionBackend
 
 ROLE = "minimax_h3.video_vae"
+
+PADDING_MODES = ("reflect", "replicate", "circular", "constant")
 
 KEEP_FLOAT32 = frozenset({"encoder", "quant_conv", "norm1", "norm2", "norm_out", "scale1", "scale2"})
 """Parts of a name whose weights stay float32 when the rest is bfloat16. Source: the reference's bfloat16 load."""
@@ -61,17 +64,22 @@ class VideoVaeConfig:
         """The sizes in a checkpoint's `config.json`; keys that begin with an underscore are passed over.
 
         Raises:
-            ValueError: a key is unknown.
+            ValueError: a key is unknown, or has a value that no such VAE can have; the text names it.
         """
-        named: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value
-            for key, value in config.items()
-            if not key.startswith("_")
-        }
-        unknown = named.keys() - {entry.name for entry in fields(cls)}
-        if unknown:
-            raise ValueError(f"unknown {'key' if len(unknown) == 1 else 'keys'} {', '.join(sorted(unknown))}")
-        return cls(**named)
+        made = read_sizes(cls, config, may_be_zero=("token_drop", "decoder_num_register_tokens"))
+        levels = len(made.block_out_channels)
+        for key, factors in (
+            ("spatial_downsample_factors", made.spatial_downsample_factors),
+            ("temporal_downsample_factors", made.temporal_downsample_factors),
+        ):
+            if len(factors) != levels or not levels:
+                raise ValueError(f"{key} must have as many numbers as block_out_channels, {levels}, got {factors}")
+        if made.spatial_padding_mode not in PADDING_MODES:
+            modes = ", ".join(PADDING_MODES)
+            raise ValueError(f"spatial_padding_mode must be one of {modes}, got {made.spatial_padding_mode!r}")
+        if made.decoder_rope_dim_ratio > 1:
+            raise ValueError(f"decoder_rope_dim_ratio must be at most 1, got {made.decoder_rope_dim_ratio}")
+        return made
 
     @property
     def spatial_ratio(self) -> int:

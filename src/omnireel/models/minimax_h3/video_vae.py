@@ -6,6 +6,7 @@ H height, W width; Tl, Hl, Wl the same of latents.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from omnireel.errors import BadCheckpoint
 from omnireel.models.minimax_h3.keymap import video_vae_names
+from omnireel.models.minimax_h3.limits import COMPRESSION, FRAMES_PER_CHUNK, LATENTS_PER_CHUNK, TAIL_LATENTS
 from omnireel.models.minimax_h3.native import video_vae_files
 from omnireel.models.minimax_h3.video_autoencoder import ROLE, VideoAutoencoder, VideoVaeConfig, stored_dtype
 from omnireel.weights import ComponentFiles, load_component
@@ -53,11 +55,12 @@ class VideoVae:
         self.files, told = video_vae_files(folder)
         try:
             config = VideoVaeConfig.from_dict(told)
+            backend = select(ROLE, "self", config.decoder_attention_head_dim)
+            with torch.device("meta"):
+                self._vae = VideoAutoencoder(config, backend=backend)
         except ValueError as error:
             raise BadCheckpoint(f"{self.files.folder.name}/config.json", str(error)) from None
-        backend = select(ROLE, "self", config.decoder_attention_head_dim)
-        with torch.device("meta"):
-            self._vae = VideoAutoencoder(config, backend=backend)
+        _check_geometry(config, f"{self.files.folder.name}/config.json")
         wanted = torch.bfloat16 if is_mixed else torch.float32
         load_component(
             self._vae,
@@ -69,8 +72,8 @@ class VideoVae:
         self._device = device
         self._mean = statistic(self.files, told, "latents_mean", device).view(1, -1, 1, 1, 1)
         self._std = statistic(self.files, told, "latents_std", device).view(1, -1, 1, 1, 1)
-        self._pixel_mean = torch.tensor(PIXEL_MEAN, device=device).view(1, 3, 1, 1, 1)
-        self._pixel_std = torch.tensor(PIXEL_STD, device=device).view(1, 3, 1, 1, 1)
+        self._pixel_mean = torch.tensor(PIXEL_MEAN, dtype=torch.float32, device=device).view(1, 3, 1, 1, 1)
+        self._pixel_std = torch.tensor(PIXEL_STD, dtype=torch.float32, device=device).view(1, 3, 1, 1, 1)
 
     @property
     def latent_channels(self) -> int:
@@ -92,7 +95,8 @@ class VideoVae:
         with exact_float32():
             moments = self._vae.encode_moments((pixels.float().div(255.0) - self._pixel_mean) / self._pixel_std)
         mean, log_variance = moments.chunk(2, dim=1)
-        noise = torch.randn(mean.shape, generator=torch.Generator("cpu").manual_seed(ENCODE_SEED))
+        generator = torch.Generator("cpu").manual_seed(ENCODE_SEED)
+        noise = torch.randn(mean.shape, generator=generator, dtype=torch.float32, device="cpu")
         drawn = mean + torch.exp(0.5 * log_variance.clamp(-30.0, 20.0)) * noise.to(mean.device)
         return (drawn.half().float().cpu() - self._mean.cpu()) / self._std.cpu()
 
@@ -120,14 +124,29 @@ def exact_float32() -> AbstractContextManager[None]:
     return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
 
 
+def _check_geometry(config: VideoVaeConfig, shown: str) -> None:
+    """Refuses a VAE that cuts space or time in other parts than the packed rows are laid out for."""
+    rules = config.clips
+    found = (config.spatial_ratio, rules.clip_length, rules.latents_per_clip, rules.token_drop)
+    drop = LATENTS_PER_CHUNK - TAIL_LATENTS
+    expected = (COMPRESSION, FRAMES_PER_CHUNK, LATENTS_PER_CHUNK, drop)
+    if found != expected:
+        names = "(pixels a latent, frames a clip, latents a clip, latents dropped)"
+        raise BadCheckpoint(shown, f"cuts space and time otherwise {names}", expected=str(expected), found=str(found))
+
+
 def statistic(files: ComponentFiles, config: Mapping[str, Any], key: str, device: torch.device) -> Tensor:
     """A number for each latent channel, float32, from a VAE's config.
 
     Raises:
-        BadCheckpoint: the config does not have as many numbers as the VAE has latent channels.
+        BadCheckpoint: the config does not have as many finite numbers as the VAE has latent channels, or a spread is none.
     """
     values, count = config.get(key), config.get("latent_channels")
-    if not isinstance(values, list) or len(values) != count or not all(isinstance(v, int | float) for v in values):
+    low = 0.0 if key.endswith("_std") else -math.inf
+    numbers = values if isinstance(values, list) else []
+    usable = all(isinstance(number, int | float) and low < number < math.inf for number in numbers)
+    if not usable or len(numbers) != count:
         shown = f"{files.folder.name}/config.json"
-        raise BadCheckpoint(shown, "lacks the statistics of the latents", key=key, expected=f"{count} numbers")
-    return torch.tensor(values, dtype=torch.float32, device=device)
+        expected = f"{count} {'positive' if low == 0 else 'finite'} numbers"
+        raise BadCheckpoint(shown, "lacks the statistics of the latents", key=key, expected=expected)
+    return torch.tensor(numbers, dtype=torch.float32, device=device)
