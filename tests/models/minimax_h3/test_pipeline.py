@@ -200,3 +200,23 @@ def test_a_kept_prompt_gives_the_same_clip(pipeline):
     expected = run(pipeline).latents["video"]
     assert np.array_equal(run(keeping).latents["video"], expected)
     assert np.array_equal(run(keeping).latents["video"], expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_a_default_type_of_the_program_around_changes_nothing(pipeline, dtype):
+    expected = run(pipeline).latents
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        made = run(built(context())).latents
+    finally:
+        torch.set_default_dtype(usual)
+    for name in ("video", "audio"):
+        assert made[name].dtype == np.float32
+        assert np.array_equal(made[name], expected[name])
+
+
+def test_the_random_state_of_the_program_around_is_left_alone(pipeline):
+    before = torch.get_rng_state()
+    run(pipeline)
+    assert torch.equal(torch.get_rng_state(), before)

@@ -180,12 +180,12 @@ class MiniMaxH3Pipeline:
         layout = pack(conditioning.tags, target, patch_size=self._patch_size, conditions=conditioning.conditions)
         generator = torch.Generator("cpu").manual_seed(workload.seed)
         anchors = [
-            patchify(anchored(clean, torch.randn(clean.shape, generator=generator)), self._patch_size)
+            patchify(anchored(clean, _noise(generator, *clean.shape)), self._patch_size)
             for clean in conditioning.visual
         ]
-        shape = (1, self._video_vae.latent_channels, target.latent_frames, target.latent_height, target.latent_width)
-        video = torch.randn(shape, generator=generator)
-        audio = torch.randn(2 * target.sound_latents, self._audio_vae.latent_channels, generator=generator)
+        extent = target.latent_frames, target.latent_height, target.latent_width
+        video = _noise(generator, 1, self._video_vae.latent_channels, *extent)
+        audio = _noise(generator, AUDIO_CHANNELS * target.sound_latents, self._audio_vae.latent_channels)
         transformer = self._transformer_of(workload)
         text = transformer.refine_text(conditioning.text)
         video_schedule = self._schedule(workload, workload.settings["flow_shift"])
@@ -286,6 +286,11 @@ class MiniMaxH3Pipeline:
         else:
             rows = state.video_schedule.denoised(state.video_target, state.video_velocity, state.steps_done)
         return unpatchify(rows, state.target, self._patch_size)
+
+
+def _noise(generator: torch.Generator, *shape: int) -> Tensor:
+    # Type and device are said, for a program around us may have set defaults of its own.
+    return torch.randn(shape, generator=generator, dtype=torch.float32, device="cpu")
 
 
 def _packed_order(workload: Workload) -> tuple[MediaInput, ...]:
