@@ -48,6 +48,8 @@ def test_a_full_disk_is_told_as_such(tmp_path):
         ("a", r"must end in \.mp4"),
         ("missing/a.mp4", "does not exist"),
         ("folder.mp4", "is a folder"),
+        ("x" * 300 + ".mp4", "name too long"),
+        ("a\0b.mp4", "null"),
     ],
 )
 def test_a_place_that_cannot_be_written_is_refused_before_any_work(tmp_path, name, problem):
@@ -67,8 +69,9 @@ def test_asking_leaves_nothing_behind(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_long_name_still_finds_room_for_its_hidden_one(tmp_path):
-    path = tmp_path / ("x" * 240 + ".mp4")
+@pytest.mark.parametrize("name", ["x" * 251, "\u4e2d" * 83, "\udcff"])
+def test_any_name_that_the_folder_takes_finds_room_for_its_hidden_one(tmp_path, name):
+    path = tmp_path / f"{name}.mp4"
     with written_aside(path, suffixes=(".mp4",)) as aside:
         aside.write_bytes(b"1")
     assert path.exists()

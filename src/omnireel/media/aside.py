@@ -6,7 +6,7 @@ import errno
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from omnireel.errors import InvalidRequest
@@ -20,18 +20,21 @@ def check_writable(path: Path, *, suffixes: tuple[str, ...] = (".mp4",)) -> None
     """
     if path.suffix.lower() not in suffixes:
         raise InvalidRequest("output", str(path), f"its name must end in {' or '.join(suffixes)}")
-    if path.is_dir():
-        raise InvalidRequest("output", str(path), "it is a folder; give the name of a file")
-    if not path.parent.is_dir():
-        raise InvalidRequest("output", str(path), f"the folder {str(path.parent)!r} does not exist")
-    probe = _aside(path)
     try:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            # Refuses a name that the file system cannot hold; the hidden one below is shorter.
+            path.lstat()
+        if path.is_dir():
+            raise InvalidRequest("output", str(path), "it is a folder; give the name of a file")
+        if not path.parent.is_dir():
+            raise InvalidRequest("output", str(path), f"the folder {str(path.parent)!r} does not exist")
         # Asking for permission says little (root, read-only mounts, quotas); making a file says all.
+        probe = _aside(path)
         with probe.open("xb"):
             pass
         probe.unlink()
-    except OSError as error:
-        raise InvalidRequest("output", str(path), f"it cannot be written ({error.strerror})") from None
+    except (OSError, ValueError) as error:
+        raise InvalidRequest("output", str(path), f"it cannot be written ({_words(error)})") from None
 
 
 @contextmanager
@@ -57,5 +60,9 @@ def written_aside(path: Path, *, suffixes: tuple[str, ...]) -> Iterator[Path]:
 
 
 def _aside(path: Path) -> Path:
-    # FFmpeg tells the format by the suffix, so that stays last.
-    return path.with_name(f".{path.stem[:100]}.{secrets.token_hex(6)}.part{path.suffix}")
+    # FFmpeg tells the format by the suffix, so that stays last; the name itself may leave no room for more.
+    return path.with_name(f".omnireel-{secrets.token_hex(8)}.part{path.suffix}")
+
+
+def _words(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from omnireel.errors import InvalidRequest
+from omnireel.errors import EngineError, InvalidRequest
 from omnireel.media.aside import check_writable, written_aside
 from omnireel.media.digest import file_digest
 from omnireel.media.recipe import COMMENT, recipe_to_json
@@ -28,7 +28,8 @@ __all__ = ["ENCODERS", "check_writable", "has_encoder", "write_clip"]
 MIME = "video/mp4"
 CRF = "18"
 PRESET = "veryfast"
-"""At CRF 18 slower presets save some bytes and cost several times the seconds; see docs/concepts/pipeline.md."""
+"""On 24 synthetic grainy frames of 1344x768 at this CRF, as multiples of this preset's processor time and bytes: superfast
+0.67 and 3.6, faster 1.65 and 0.90, medium 2.3 and 1.04. Luma PSNR: superfast 1.9 dB above, the others within 0.3 dB."""
 
 AAC_BITS_PER_SECOND = 192_000
 AAC_RATES_HZ = (96_000, 88_200, 64_000, 48_000, 44_100, 32_000, 24_000, 22_050, 16_000, 12_000, 11_025, 8_000)
@@ -37,6 +38,8 @@ _BT709 = 1
 _LIMITED_RANGE = 1
 """Code points of ISO/IEC 23091-2 for primaries, transfer and matrix, and FFmpeg's number of the 16-235 range."""
 
+MIN_FPS, MAX_FPS = 0.1, 1000.0
+"""What fits the time bases of the container with room to spare."""
 
 ENCODERS = ("libx264", "aac")
 """What PyAV must bring; its wheels do, a PyAV built from source may not."""
@@ -63,7 +66,7 @@ def write_clip(
     """Writes the clip; the file appears whole or not at all, also when the process is interrupted.
 
     Sound that ends more than one frame before or after the picture is padded with silence or cut to the picture's end;
-    mono becomes both channels; a rate that AAC lacks is resampled to the next one above.
+    mono becomes both channels; a rate that AAC lacks is resampled to the nearest that it has.
 
     Args:
         output: frames uint8 [T,H,W,3] with an even height and width, and perhaps a wave float32 [C,N].
@@ -72,13 +75,14 @@ def write_clip(
         check: called before each frame; whatever it raises ends the writing.
 
     Raises:
-        InvalidRequest: the path cannot be written, or the frames have no shape that H.264 takes.
+        InvalidRequest: the path cannot be written, or the frames or the wave have no shape or rate that the codecs take.
+        EngineError: the wave holds NaN or infinity.
     """
     start = time.perf_counter()
     frames, fps = _checked(output)
-    wave = None if output.wave is None else _stereo(output.wave)
+    sound = _sound(output, len(frames) / fps)
     with written_aside(path, suffixes=(".mp4",)) as aside:
-        _mux(aside, frames, fps=fps, sound=_prepared(wave, output, len(frames) / fps), recipe=recipe, check=check)
+        _mux(aside, frames, fps=fps, sound=sound, recipe=recipe, check=check)
         data = np.memmap(aside, mode="r")
         size_bytes, digest = len(data), file_digest(data.data)
         del data
@@ -89,33 +93,40 @@ def _checked(output: MediaOutput) -> tuple[FramesU8, Fraction]:
     frames = output.frames
     if frames is None or output.fps is None:
         raise InvalidRequest("output_type", "latent", "only frames can be written to a file")
-    if frames.ndim != 4 or frames.shape[3] != 3 or not len(frames):
-        raise InvalidRequest("frames", frames.shape, "they must be (frames, height, width, 3)")
+    if frames.ndim != 4 or frames.shape[3] != 3 or not len(frames) or frames.dtype != np.uint8:
+        raise InvalidRequest(
+            "frames", f"{frames.dtype} {frames.shape}", "they must be uint8 (frames, height, width, 3)"
+        )
     height, width = frames.shape[1:3]
-    if height % 2 or width % 2:
+    if height % 2 or width % 2 or not height or not width:
         raise InvalidRequest("size", f"{width}x{height}", "height and width must be even for H.264 in 4:2:0")
+    if not MIN_FPS <= output.fps <= MAX_FPS:
+        raise InvalidRequest("fps", output.fps, f"it must be from {MIN_FPS:g} to {MAX_FPS:g}")
     return frames, Fraction(output.fps).limit_denominator(1001)
 
 
-def _stereo(wave: WaveF32) -> WaveF32:
-    if wave.ndim != 2 or wave.shape[0] not in (1, 2):
-        raise InvalidRequest("audio", wave.shape, "it must be (1 or 2 channels, samples)")
-    return np.repeat(wave, 2, axis=0) if wave.shape[0] == 1 else wave
-
-
-def _prepared(wave: WaveF32 | None, output: MediaOutput, seconds: Fraction) -> tuple[WaveF32, int] | None:
-    """The wave with an end within one frame of the picture's, and its rate."""
-    rate = output.sample_rate_hz
-    if wave is None or rate is None:
+def _sound(output: MediaOutput, seconds: Fraction) -> tuple[WaveF32, int] | None:
+    """The wave in stereo with an end within one frame of the picture's, and its rate."""
+    wave, rate = output.wave, output.sample_rate_hz
+    if wave is None:
         return None
+    if wave.dtype.kind != "f" or wave.ndim != 2 or wave.shape[0] not in (1, 2):
+        raise InvalidRequest("audio", f"{wave.dtype} {wave.shape}", "it must be float (1 or 2 channels, samples)")
+    if not rate or rate < 0:
+        raise InvalidRequest("audio", rate, "its rate in samples a second must be given")
+    if not np.isfinite(wave).all():
+        raise EngineError(
+            "the sound holds values that are not finite",
+            hint="look at the weights, the dtype and the attention backend",
+        )
     wanted = round(seconds * rate)
     frame = rate / (output.fps or 1.0)
-    # AAC adds up to one block of 1024 samples at the end, which counts as sound.
+    # AAC adds up to one block of 1024 samples at the end, which counts as sound where a decoder ignores the edit list.
     if wave.shape[1] > wanted + max(0.0, frame - 1024):
         wave = wave[:, :wanted]
     elif wave.shape[1] < wanted - frame:
         wave = np.pad(wave, ((0, 0), (0, wanted - wave.shape[1])))
-    return wave, rate
+    return np.broadcast_to(wave, (2, wave.shape[1])), rate
 
 
 def _mux(
@@ -129,7 +140,8 @@ def _mux(
 ) -> None:
     import av
 
-    with av.open(str(path), "w", format="mp4", options={"movflags": "+faststart"}) as container:
+    # A relative name such as "a:b.mp4" would be taken for a protocol.
+    with av.open(str(path.absolute()), "w", format="mp4", options={"movflags": "+faststart"}) as container:
         if recipe is not None:
             container.metadata[COMMENT] = recipe_to_json(recipe)
         video = _video_stream(container, frames, fps)
@@ -183,8 +195,8 @@ def _video_frame(frame: FramesU8, index: int, fps: Fraction) -> Any:
 
 
 def _audio_stream(container: Any, rate: int) -> Any:
-    target = rate if rate in AAC_RATES_HZ else min((r for r in AAC_RATES_HZ if r >= rate), default=AAC_RATES_HZ[0])
-    return container.add_stream("aac", rate=target, layout="stereo", options={"b": str(AAC_BITS_PER_SECOND)})
+    nearest = min(AAC_RATES_HZ, key=lambda known: abs(known - rate))
+    return container.add_stream("aac", rate=nearest, layout="stereo", options={"b": str(AAC_BITS_PER_SECOND)})
 
 
 def _audio_blocks(wave: WaveF32, rate: int) -> Iterator[Any]:

@@ -71,8 +71,8 @@ def open_picture(source: Source, *, name: str) -> Image:
     return picture
 
 
-def open_container(source: Source, *, name: str) -> Any:
-    """A PyAV input container; use it as a context manager.
+def open_container(source: Source, *, name: str, hint: str = "") -> Any:
+    """A PyAV input container; use it as a context manager. `hint` goes with the error.
 
     Raises:
         MediaUnreadable: FFmpeg finds no media in it.
@@ -80,10 +80,11 @@ def open_container(source: Source, *, name: str) -> Any:
     import av
 
     try:
-        opened = io.BytesIO(source) if isinstance(source, bytes) else str(source)
+        # A relative name such as "http:a.mp4" would be taken for a protocol.
+        opened = io.BytesIO(source) if isinstance(source, bytes) else str(source.absolute())
         return av.open(opened, metadata_errors="ignore", container_options={"format_whitelist": CONTAINERS})
     except (av.FFmpegError, OSError, ValueError) as error:
-        raise MediaUnreadable(name, f"cannot be read as a clip or recording ({reason(error)})") from None
+        raise MediaUnreadable(name, f"cannot be read as a clip or recording ({reason(error)})", hint=hint) from None
 
 
 def _container_facts(container: Any, *, kind: MediaKind, size_bytes: int, name: str) -> MediaFacts:
