@@ -20,6 +20,8 @@ START_TASKS = ("auto", "combined", T2VA, FL2VA, REF2VA)
 
 DENOISER, REFERENCE_DENOISER = "transformer", "transformer_ref"
 SHARED = ("text_encoder", "tokenizer", "processor", "vae", "audio_vae")
+SCHEDULERS: Mapping[str, str] = {"video": "scheduler", "audio": "audio_scheduler"}
+SIDE_BY_SIDE = (DENOISER, REFERENCE_DENOISER, *SHARED, *SCHEDULERS.values())
 NATIVE_NAMES: Mapping[str, str] = {"vae": "video_vae"}
 
 FIRST_PARTITION, REFERENCE_PARTITION = "FL2VA", "Ref2VA"
@@ -61,9 +63,22 @@ def resolve_layout(checkpoint: Checkpoint) -> Layout:
         raise BadCheckpoint(checkpoint.name, "has no files")
     if root.name in (FIRST_PARTITION, REFERENCE_PARTITION) and (root / "model_index.json").is_file():
         return _native(root.parent, _own_task(task, root.name))
-    if _has(root, DENOISER) or _has(root, REFERENCE_DENOISER) or not _partitions(root):
-        return _side_by_side(root, task)
+    folders = {name: _folder(root, name, checkpoint.index) for name in SIDE_BY_SIDE}
+    if folders[DENOISER].is_dir() or folders[REFERENCE_DENOISER].is_dir() or not _partitions(root):
+        return _side_by_side(folders, task)
     return _native(root, task)
+
+
+def _folder(root: Path, name: str, index: Mapping[str, Any]) -> Path:
+    """Where a component lies: in the folder of its name, else in the subfolder that the pipeline index tells."""
+    entry = index.get(name)
+    options = entry[2] if isinstance(entry, list) and len(entry) > 2 and isinstance(entry[2], dict) else {}
+    told = options.get("subfolder")
+    if not told or (root / name).is_dir():
+        return root / name
+    if not isinstance(told, str) or Path(told).is_absolute() or ".." in Path(told).parts:
+        raise BadCheckpoint("pipeline index", "names no folder inside of it", key=f"{name}.subfolder", found=repr(told))
+    return root / told
 
 
 def _own_task(task: str, partition: str) -> str:
@@ -73,14 +88,13 @@ def _own_task(task: str, partition: str) -> str:
     return REF2VA if partition == REFERENCE_PARTITION else FL2VA
 
 
-def _side_by_side(root: Path, task: str) -> Layout:
-    names = _wanted(
-        task, (DENOISER, REFERENCE_DENOISER), [name for name in (DENOISER, REFERENCE_DENOISER) if _has(root, name)]
-    )
+def _side_by_side(folders: Mapping[str, Path], task: str) -> Layout:
+    both = DENOISER, REFERENCE_DENOISER
+    names = _wanted(task, both, [name for name in both if folders[name].is_dir()])
     return Layout(
-        denoisers={name: root / name for name in names},
-        shared={name: root / name for name in SHARED},
-        schedulers={"video": root / "scheduler", "audio": root / "audio_scheduler"},
+        denoisers={name: folders[name] for name in names},
+        shared={name: folders[name] for name in SHARED},
+        schedulers={medium: folders[name] for medium, name in SCHEDULERS.items()},
         tasks=_tasks(names),
         is_native=False,
         index={},
@@ -164,5 +178,5 @@ def download_patterns(task_type: str, has_root_index: bool) -> tuple[str, ...]:
         own = (f"{REFERENCE_PARTITION}/{name}" for name in ("model_index.json", "transformer/*"))
         return (f"{FIRST_PARTITION}/*", *own)
     denoisers = _wanted(task, (DENOISER, REFERENCE_DENOISER), [DENOISER, REFERENCE_DENOISER])
-    folders = (*SHARED, "scheduler", "audio_scheduler", *denoisers)
+    folders = (*SHARED, *SCHEDULERS.values(), *denoisers)
     return ("modular_model_index.json", "model_index.json", *(f"{folder}/*" for folder in folders))
