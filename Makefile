@@ -56,7 +56,8 @@ endif
 unsound:
 
 $(VENV)/torch: constraints.txt
-	@test -n "$(PYTHON)" || { echo "error: no Python >= 3.11 with the venv module was found" >&2; \
+	@"$(PYTHON)" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "error: $(if $(PYTHON),$(PYTHON) is not Python >= 3.11 with the venv module,no Python >= 3.11 with the venv module was found)" >&2; \
 		echo "hint: install one (on Debian: python3 and python3-venv), or say make PYTHON=/path/to/python3" >&2; exit 1; }
 	@{ $(IS_SOUND); } >/dev/null 2>&1 || { rm -rf $(VENV) && "$(PYTHON)" -m venv $(VENV) && echo '$(CURDIR)' >$(VENV)/place; }
 	@PYTHON=$(BIN)/python TORCH_VERSION=$(TORCH_VERSION) TORCH_CPU_INDEX=$(TORCH_CPU_INDEX) bash tools/install_torch.sh

@@ -90,11 +90,18 @@ def test_without_a_python_make_says_what_to_install_and_makes_nothing(machine):
     assert not (machine.folder / "venv").exists()
 
 
+def test_a_python_that_is_too_old_is_named_and_makes_nothing(machine):
+    ran = machine.make("demo", FAILS="*sys.version_info*")
+    assert ran.returncode != 0
+    assert f"error: {machine.folder / 'bin' / 'python'} is not Python >= 3.11" in ran.stderr
+    assert not (machine.folder / "venv").exists()
+
+
 def test_demo_makes_the_environment_installs_and_generates(machine):
     ran = machine.make("demo")
     assert ran.returncode == 0, ran.stderr
     calls = machine.calls()
-    assert [call.split()[:3] for call in calls if "venv" in call] == [["python", "-m", "venv"]]
+    assert [call.split()[:3] for call in calls if "-m venv" in call] == [["python", "-m", "venv"]]
     assert [call.split()[-1] for call in calls if "pip install" in call][1:] == ["."]
     assert calls[-1].startswith("omnireel generate ")
     assert calls[-1].endswith("-o demo.mp4")
