@@ -83,8 +83,8 @@ def test_none_of_the_platform_can(add_backend):
     with pytest.raises(UnsupportedDevice) as raised:
         choose(preference=("FAKE_A", "FAKE_B"))
     assert raised.value.message == (
-        "need an attention backend for self on cpu, have FAKE_A is unavailable: it takes head sizes 128, this layer has"
-        " 64; FAKE_B is unavailable: the package no_such_package_here is not installed"
+        "need an attention backend for self on cpu, have none; FAKE_A is unavailable: it takes head sizes 128, this"
+        " layer has 64; FAKE_B is unavailable: the package no_such_package_here is not installed"
     )
 
 

@@ -68,7 +68,7 @@ def _preferred(
             logger.info("attention %s: %s, the default of %s%s", role, name, layer[0], reason)
             return backends[name]
         passed_over.append(f"{name} is unavailable: {problem}")
-    raise UnsupportedDevice(f"an attention backend for {role} on {layer[0]}", "; ".join(passed_over) or "none")
+    raise UnsupportedDevice(f"an attention backend for {role} on {layer[0]}", "; ".join(("none", *passed_over)))
 
 
 def _check_chosen(backend: AttentionBackend, setting: str, layer: _Layer) -> None:

@@ -38,7 +38,8 @@ def find_platform(name: str) -> Platform:
         raise BadSetting("device", name, "device setting", f"known are auto, {states}", hint=hint)
     platform = platforms[name]
     if not platform.available():
-        raise UnsupportedDevice(f"a {name} device", platform.why_not(), hint="use --device auto, or another device")
+        have = f"none ({platform.why_not()})"
+        raise UnsupportedDevice(f"a {name} device", have, hint="use --device auto, or another device")
     return platform
 
 
