@@ -13,6 +13,7 @@ from tests.support.tiny_h3 import AUDIO_VAE, VIDEO_VAE, randomised
 
 from omnireel.attention import AttentionConfig, select_backend
 from omnireel.models.minimax_h3.audio_autoencoder import AudioAutoencoder, AudioVaeConfig, fold_weight_norm
+from omnireel.models.minimax_h3.tiling import plan_tiles
 from omnireel.models.minimax_h3.video_autoencoder import VideoAutoencoder, VideoVaeConfig, stored_dtype
 from omnireel.weights import load_component, read_index
 
@@ -81,6 +82,40 @@ def test_encoded_moments(tmp_path, name, frames):
     edge = 2 * ours.config.spatial_ratio
     video = torch.randn(1, 3, frames, edge, edge + ours.config.spatial_ratio)
     assert_close("vae", ours.encode_moments(video), moments(theirs, video))
+
+
+# Other ways to cut time than the released one, with other padding and strides.
+CLIP_CONFIGS: dict[str, dict[str, Any]] = {
+    "nothing dropped": {"token_drop": 0},
+    "one dropped": {"token_drop": 1, "spatial_padding_mode": "replicate"},
+    "whole clips": {"clip_length": 16, "token_drop": 2},
+    "half the time": {"clip_length": 9, "token_drop": 2, "temporal_downsample_factors": (1, 2)},
+    "time apart from space": {"spatial_downsample_factors": (2, 1), "spatial_padding_mode": "circular"},
+}
+
+
+@pytest.mark.parametrize("name", CLIP_CONFIGS)
+@torch.inference_mode()
+def test_other_cuts_of_time(tmp_path, name):
+    theirs, ours = video_pair(tmp_path, {**VIDEO_CONFIGS["spec"], **CLIP_CONFIGS[name]})
+    for latents in range(ours.config.clips.latents_per_clip, 14):
+        z = torch.randn(1, 4, latents, 2, 3)
+        assert_close("vae", ours.decode(z), theirs.decode(z, return_dict=False)[0])
+    edge = 4 * ours.config.spatial_ratio
+    for frames in (1, 2, 16, 19):
+        video = torch.randn(1, 3, frames, edge, edge)
+        assert_close("vae", ours.encode_moments(video), moments(theirs, video))
+
+
+@torch.inference_mode()
+def test_tile_plans_of_every_length(tmp_path):
+    theirs, _ = video_pair(tmp_path, VIDEO_VAE)
+    for tile, overlap in ((256, 64), (256, 32), (128, 64), (192, 48)):
+        for length in range(16, 2300, 16):
+            plan = plan_tiles(length, tile=tile, min_overlap=overlap)
+            starts, lengths, overlaps = theirs._split_tiles(length, tile, overlap)
+            found = (list(plan.starts), [plan.length] * len(plan), list(plan.overlaps))
+            assert found == (starts, lengths, overlaps)
 
 
 @pytest.mark.parametrize("latents", [7, 12, 9, 10, 11, 17])

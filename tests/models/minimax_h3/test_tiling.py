@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from omnireel.models.minimax_h3.tiling import ClipRules, plan_tiles
+from omnireel.models.minimax_h3.tiling import ClipRules, Job, TileRules, plan_decode, plan_encode, plan_tiles
 
 RELEASED = ClipRules(clip_length=17, token_drop=3, ratio=4)
 
@@ -61,3 +61,38 @@ def test_clips_overlap_as_published():
 def test_a_released_clip_takes_336_decoder_calls():
     tiles = len(plan_tiles(768)) * len(plan_tiles(1344))
     assert tiles * RELEASED.clips_of(62) == 336
+
+
+TILES = TileRules(ratio=16)
+
+
+def test_jobs_go_clip_by_clip_and_row_by_row():
+    plan = plan_decode(RELEASED, TILES, 12, 20, 16)
+    assert plan.jobs == (Job(0, 0, 0), Job(0, 1, 0), Job(1, 0, 0), Job(1, 1, 0))
+    assert plan.tiles_per_clip == 2
+
+
+@pytest.mark.parametrize("num_ranks", [1, 2, 3, 8])
+def test_shares_of_the_work_differ_by_one_tile_at_most(num_ranks):
+    jobs = plan_decode(RELEASED, TILES, 62, 48, 84).jobs
+    shares = [jobs[rank::num_ranks] for rank in range(num_ranks)]
+    assert sorted(job for share in shares for job in share) == list(jobs)
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@pytest.mark.parametrize(("frames", "clips", "extent"), [(1, 1, 1), (2, 1, 17), (17, 1, 17), (18, 2, 17), (124, 8, 17)])
+def test_a_single_frame_is_not_made_a_clip_of(frames, clips, extent):
+    plan = plan_encode(RELEASED, TILES, frames, 768, 1344)
+    assert (plan.num_clips, plan.extent) == (clips, extent)
+
+
+def test_what_is_cut_and_what_is_made_lie_on_each_other():
+    decode, encode = plan_decode(RELEASED, TILES, 7, 48, 84), plan_encode(RELEASED, TILES, 22, 768, 1344)
+    assert (decode.source, decode.made) == (encode.made, encode.source)
+    assert decode.source[0].starts == (0, 10, 21, 32)
+
+
+@pytest.mark.parametrize("latents", range(1, 63))
+def test_every_clip_begins_within_the_latents(latents):
+    plan = plan_decode(RELEASED, TILES, latents, 2, 2)
+    assert (plan.num_clips - 1) * plan.step < latents <= plan.num_clips * plan.step + RELEASED.overlap_latents

@@ -71,19 +71,23 @@ class AudioVaeConfig:
 
 
 class AudioAutoencoder(nn.Module):
-    """Waves in [-1,1] and latents of the posterior, before any statistics."""
+    """Waves in [-1,1] and latents of the posterior, before any statistics.
+
+    It is made on the meta device, whatever the default device is, and a loader places it.
+    """
 
     def __init__(self, config: AudioVaeConfig) -> None:
         super().__init__()
         self.config = config
         channels = config.latent_channels
-        self.encoder = WaveEncoder(config)
-        self.pre_block = Narrowing(config.latent_dim, channels, config.num_attention_heads)
-        self.mean_proj = nn.Conv1d(channels, channels, 1)
-        # Of the spread; the model reads the mean alone, and checkpoints hold both.
-        self.logs_proj = nn.Conv1d(channels, channels, 1)
-        self.dec_in_proj = nn.Conv1d(channels, config.latent_dim, 1)
-        self.decoder = WaveDecoder(config)
+        with torch.device("meta"):
+            self.encoder = WaveEncoder(config)
+            self.pre_block = Narrowing(config.latent_dim, channels, config.num_attention_heads)
+            self.mean_proj = nn.Conv1d(channels, channels, 1)
+            # Of the spread; the model reads the mean alone, and checkpoints hold both.
+            self.logs_proj = nn.Conv1d(channels, channels, 1)
+            self.dec_in_proj = nn.Conv1d(channels, config.latent_dim, 1)
+            self.decoder = WaveDecoder(config)
 
     def encode(self, wave_BN: Tensor) -> Tensor:
         """The posterior's mean [B,C,T]; the wave is filled up with silence to whole latents."""
@@ -156,6 +160,11 @@ class UpConv(_Normed):
         return F.conv_transpose1d(x, self.weight, self.bias, self._rate, self._padding)
 
 
+def _snake(x: Tensor, frequency: Tensor, size: Tensor) -> Tensor:
+    """x + size * sin^2(frequency * x) with one tensor of x's size more, not five."""
+    return (frequency * x).sin_().pow_(2).mul_(size).add_(x)
+
+
 class Snake(nn.Module):
     """x + sin^2(a x) / a, with a frequency for each channel."""
 
@@ -165,7 +174,7 @@ class Snake(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B,C,L] to the same."""
-        return x + (self.alpha + 1e-9).reciprocal() * torch.sin(self.alpha * x).pow(2)
+        return _snake(x, self.alpha, (self.alpha + 1e-9).reciprocal())
 
 
 class ResidualUnit(nn.Module):
@@ -178,7 +187,7 @@ class ResidualUnit(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[B,C,L] to the same."""
-        out: Tensor = x + self.block(x)
+        out: Tensor = self.block(x).add_(x)
         return out
 
 
@@ -287,7 +296,7 @@ class SnakeBeta(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[B,C,L] to the same."""
         alpha, beta = self.alpha.exp()[:, None], self.beta.exp()[:, None]
-        return x + (beta + 1e-9).reciprocal() * torch.sin(alpha * x).pow(2)
+        return _snake(x, alpha, (beta + 1e-9).reciprocal())
 
 
 class Activation(nn.Module):
@@ -320,7 +329,8 @@ class Up(nn.Module):
         size = taps.shape[-1]
         pad = size // 2 - 1
         padded = F.pad(x, (pad, pad), mode="replicate")
-        wide = 2 * F.conv_transpose1d(padded, taps.expand(channels, -1, -1), stride=2, groups=channels)
+        # Twice the filter, not twice what it makes: doubling is exact, and the filter is short.
+        wide = F.conv_transpose1d(padded, (2 * taps).expand(channels, -1, -1), stride=2, groups=channels)
         return wide[..., 2 * pad + (size - 2) // 2 : -(2 * pad + (size - 1) // 2)]
 
 
@@ -354,7 +364,7 @@ class PeriodBlock(nn.Module):
         """[B,C,L] to the same."""
         before, between = self.activations[::2], self.activations[1::2]
         for first, wide, second, plain in zip(before, self.convs1, between, self.convs2, strict=True):
-            x = plain(second(wide(first(x)))) + x
+            x = plain(second(wide(first(x)))).add_(x)
         return x
 
 
@@ -384,7 +394,7 @@ class WaveDecoder(nn.Module):
             blocks = self.resblocks[k * self._num_sizes : (k + 1) * self._num_sizes]
             total = blocks[0](x)
             for block in blocks[1:]:
-                total = total + block(x)
-            x = total / self._num_sizes
+                total.add_(block(x))
+            x = total.div_(self._num_sizes)
         wave: Tensor = self.conv_post(self.activation_post(x))
-        return wave.clamp(-1.0, 1.0)
+        return wave.clamp_(-1.0, 1.0)

@@ -1,12 +1,14 @@
 """How the video VAE cuts a clip: tiles over height and width, short clips over time. Plain numbers, no tensors.
 
-The cuts are part of what the model was trained with: another plan gives another picture.
+The cuts are part of what the model was trained with: another plan gives another picture. A `CutPlan` lists all pieces as
+jobs; any process may do any of them, and what they make is put together in their order.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 TILE_PIXELS = 256
 MIN_OVERLAP_PIXELS = 64
@@ -95,3 +97,81 @@ class ClipRules:
     def latents_needed(self, num_latents: int) -> int:
         """Latents that the clips take up together."""
         return self.clips_of(num_latents) * self.latents_per_clip + self.overlap_latents
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TileRules:
+    """How height and width are cut, in pixels, `ratio` of which are one latent."""
+
+    ratio: int
+    edge: int = TILE_PIXELS
+    min_overlap: int = MIN_OVERLAP_PIXELS
+
+    def plan(self, height: int, width: int) -> tuple[TilePlan, TilePlan]:
+        """Tiles of rows and of columns."""
+        rows, columns = (
+            plan_tiles(length, tile=self.edge, min_overlap=self.min_overlap, step=self.ratio)
+            for length in (height, width)
+        )
+        return rows, columns
+
+
+class Job(NamedTuple):
+    """One tile of one clip."""
+
+    clip: int
+    row: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CutPlan:
+    """Every piece that a clip is cut into. Clip k takes the places from `k * step` to `k * step + extent` along time; those past
+    the end repeat the last one. Tiles are in units of what is cut in `source` and of what is made of it in `made`.
+    """
+
+    num_clips: int
+    step: int
+    extent: int
+    source: tuple[TilePlan, TilePlan]
+    made: tuple[TilePlan, TilePlan]
+
+    @property
+    def tiles_per_clip(self) -> int:
+        """Jobs of one clip."""
+        rows, columns = self.source
+        return len(rows) * len(columns)
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """All pieces, clip after clip, row after row. A share of the work is a slice of it: `jobs[rank::num_ranks]`."""
+        rows, columns = self.source
+        return tuple(
+            Job(clip, row, column)
+            for clip in range(self.num_clips)
+            for row in range(len(rows))
+            for column in range(len(columns))
+        )
+
+
+def plan_encode(clips: ClipRules, tiles: TileRules, frames: int, height: int, width: int) -> CutPlan:
+    """Pixels to latents. A single frame is a clip by itself; of more, each clip has its full length."""
+    extent = 1 if frames == 1 else clips.clip_length
+    pixels, latents = _both_units(tiles, height, width)
+    return CutPlan(num_clips=math.ceil(frames / extent), step=extent, extent=extent, source=pixels, made=latents)
+
+
+def plan_decode(clips: ClipRules, tiles: TileRules, frames: int, height: int, width: int) -> CutPlan:
+    """Latents, of which the size is given, to pixels. Each clip is decoded with the first latents of the next."""
+    step = clips.latents_per_clip
+    pixels, latents = _both_units(tiles, tiles.ratio * height, tiles.ratio * width)
+    return CutPlan(
+        num_clips=clips.clips_of(frames), step=step, extent=step + clips.overlap_latents, source=latents, made=pixels
+    )
+
+
+def _both_units(
+    tiles: TileRules, height: int, width: int
+) -> tuple[tuple[TilePlan, TilePlan], tuple[TilePlan, TilePlan]]:
+    rows, columns = tiles.plan(height, width)
+    return (rows, columns), (rows.scaled(tiles.ratio), columns.scaled(tiles.ratio))

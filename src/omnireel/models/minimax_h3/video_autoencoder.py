@@ -7,7 +7,7 @@ latents), S tokens, A heads, D channels of a head, E width of the decoder.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -19,14 +19,22 @@ from torch import Tensor, nn
 from omnireel.attention import Attention
 from omnireel.layers import Linear, RMSNorm, RotaryTable, SwiGlu, rotate_
 from omnireel.models.minimax_h3.sizes import read_sizes
-from omnireel.models.minimax_h3.tiling import ClipRules, TilePlan, plan_tiles
+from omnireel.models.minimax_h3.tiling import (
+    MIN_OVERLAP_PIXELS,
+    TILE_PIXELS,
+    ClipRules,
+    CutPlan,
+    Job,
+    TilePlan,
+    TileRules,
+    plan_decode,
+    plan_encode,
+)
 
 if TYPE_CHECKING:
     from omnireel.attention import AttentionBackend
 
 ROLE = "minimax_h3.video_vae"
-
-PADDING_MODES = ("reflect", "replicate", "circular", "constant")
 
 KEEP_FLOAT32 = frozenset({"encoder", "quant_conv", "norm1", "norm2", "norm_out", "scale1", "scale2"})
 """Parts of a name whose weights stay float32 when the rest is bfloat16. Source: the reference's bfloat16 load."""
@@ -74,11 +82,17 @@ class VideoVaeConfig:
         ):
             if len(factors) != levels or not levels:
                 raise ValueError(f"{key} must have as many numbers as block_out_channels, {levels}, got {factors}")
-        if made.spatial_padding_mode not in PADDING_MODES:
-            modes = ", ".join(PADDING_MODES)
+        if made.spatial_padding_mode not in MARGINS:
+            modes = ", ".join(MARGINS)
             raise ValueError(f"spatial_padding_mode must be one of {modes}, got {made.spatial_padding_mode!r}")
         if made.decoder_rope_dim_ratio > 1:
             raise ValueError(f"decoder_rope_dim_ratio must be at most 1, got {made.decoder_rope_dim_ratio}")
+        if left := int(made.decoder_attention_head_dim * made.decoder_rope_dim_ratio) % 6:
+            raise ValueError(
+                f"decoder_rope_dim_ratio must turn a multiple of 6 channels of a head, {left} are left over"
+            )
+        if made.token_drop >= made.clips.latents_per_clip:
+            raise ValueError(f"token_drop must be less than the {made.clips.latents_per_clip} latents of a clip")
         return made
 
     @property
@@ -101,6 +115,8 @@ def stored_dtype(key: str, default: torch.dtype) -> torch.dtype:
 class VideoAutoencoder(nn.Module):
     """Pixels are RGB in [0,1], normalised as ImageNet's are; latents are the posterior's, before any statistics.
 
+    It is made on the meta device, whatever the default device is, and a loader places it.
+
     Args:
         backend: computes the decoder's attention.
         tile: edge of a tile and least overlap of two, in pixels.
@@ -111,86 +127,106 @@ class VideoAutoencoder(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
-        self._tile = tile
-        self.encoder = Encoder(config)
-        self.quant_conv = nn.Conv3d(2 * config.latent_channels, 2 * config.latent_channels, 1)
-        self.post_quant_conv = nn.Conv3d(config.latent_channels, config.latent_channels, 1)
-        self.decoder = Decoder(config, backend=backend)
+        edge, overlap = tile or (TILE_PIXELS, MIN_OVERLAP_PIXELS)
+        self._tiles = TileRules(ratio=config.spatial_ratio, edge=edge, min_overlap=overlap)
+        with torch.device("meta"):
+            self.encoder = Encoder(config)
+            self.quant_conv = nn.Conv3d(2 * config.latent_channels, 2 * config.latent_channels, 1)
+            self.post_quant_conv = nn.Conv3d(config.latent_channels, config.latent_channels, 1)
+            self.decoder = Decoder(config, backend=backend)
 
     def encode_moments(self, video_BCTHW: Tensor, *, tile_batch: int = 1) -> Tensor:
         """Mean and log-variance of the posterior, [B,2C,Tl,Hl,Wl]. A single frame gives one latent frame; of more, clips of 17
         are encoded by themselves, the last one filled up with its last frame.
         """
-        rules = self.config.clips
-        frames = video_BCTHW.shape[2]
-        if frames == 1:
-            return self._encode_clip(video_BCTHW, tile_batch)
-        missing = -frames % rules.clip_length
-        if missing:
-            video_BCTHW = torch.cat([video_BCTHW, video_BCTHW[:, :, -1:].repeat(1, 1, missing, 1, 1)], dim=2)
-        clips = torch.split(video_BCTHW, rules.clip_length, dim=2)
-        moments = torch.cat([self._encode_clip(clip, tile_batch) for clip in clips], dim=2)
-        return moments[:, :, : moments.shape[2] - rules.token_drop]
+        plan = self.encode_plan(*video_BCTHW.shape[2:])
+        tiles = self.encode_tiles(video_BCTHW, plan, plan.jobs, tile_batch=tile_batch)
+        moments = torch.cat(list(stitch_clips(tiles, plan)), dim=2)
+        dropped = 0 if video_BCTHW.shape[2] == 1 else self.config.token_drop
+        return moments[:, :, : moments.shape[2] - dropped]
 
     def decode_clips(self, latents_BCTHW: Tensor, *, tile_batch: int = 1) -> Iterator[Tensor]:
-        """Pixels [B,3,t,H,W], a piece at a time in order: 17 frames a clip, and what the last clip overlaps.
+        """Pixels [B,3,t,H,W], a piece at a time in order: 17 frames a clip, and what the last clip overlaps."""
+        plan = self.decode_plan(*latents_BCTHW.shape[2:])
+        tiles = self.decode_tiles(latents_BCTHW, plan, plan.jobs, tile_batch=tile_batch)
+        yield from self.join_clips(stitch_clips(tiles, plan), latents_BCTHW.shape[2])
 
-        Each clip is decoded with the first latents of the next; the frames that both show go over from one to the other.
+    def decode(self, latents_BCTHW: Tensor, *, tile_batch: int = 1) -> Tensor:
+        """All pieces of `decode_clips` together, [B,3,T,H,W]."""
+        return torch.cat(list(self.decode_clips(latents_BCTHW, tile_batch=tile_batch)), dim=2)
+
+    def encode_plan(self, frames: int, height: int, width: int) -> CutPlan:
+        """The pieces of so many pixels."""
+        return plan_encode(self.config.clips, self._tiles, frames, height, width)
+
+    def decode_plan(self, frames: int, height: int, width: int) -> CutPlan:
+        """The pieces of so many latents."""
+        return plan_decode(self.config.clips, self._tiles, frames, height, width)
+
+    def encode_tiles(
+        self, video_BCTHW: Tensor, plan: CutPlan, jobs: Sequence[Job], *, tile_batch: int = 1
+    ) -> Iterator[Tensor]:
+        """Moments of each job's tile, in the order of `jobs`; `tile_batch` of them are computed at once."""
+        dtype = self.quant_conv.weight.dtype
+        for tiles in _batches(video_BCTHW, plan, jobs, tile_batch):
+            yield from self.quant_conv(self.encoder(tiles.to(dtype))).split(len(video_BCTHW))
+
+    def decode_tiles(
+        self, latents_BCTHW: Tensor, plan: CutPlan, jobs: Sequence[Job], *, tile_batch: int = 1
+    ) -> Iterator[Tensor]:
+        """Pixels of each job's tile, in the order of `jobs`; `tile_batch` of them are computed at once.
+
+        A tile's pixels depend on its latents alone, so jobs may be spread over devices: `stitch_clips` takes the tiles in
+        the order of the plan, and `join_clips` what that makes.
+        """
+        dtype = self.post_quant_conv.weight.dtype
+        rows, columns = plan.source
+        table = self.decoder.rotary((plan.extent, rows.length, columns.length), latents_BCTHW.device)
+        for tiles in _batches(latents_BCTHW, plan, jobs, tile_batch):
+            yield from self.decoder(self.post_quant_conv(tiles.to(dtype)), table).split(len(latents_BCTHW))
+
+    def join_clips(self, clips: Iterable[Tensor], num_latents: int) -> Iterator[Tensor]:
+        """Decoded clips, one after another, as pieces [B,3,t,H,W]; a clip is written over.
+
+        Frames that two clips show go over from the first to the second; what repeated latents made is cut off.
         """
         rules = self.config.clips
-        wanted = latents_BCTHW.shape[2]
-        left = rules.frames_of(wanted)
-        missing = rules.latents_needed(wanted) - wanted
-        if missing > 0:
-            latents_BCTHW = torch.cat([latents_BCTHW, latents_BCTHW[:, :, -1:].repeat(1, 1, missing, 1, 1)], dim=2)
-        latents_BCTHW = latents_BCTHW.to(self.post_quant_conv.weight.dtype)
-        step, chunk = rules.latents_per_clip, rules.latents_per_clip * rules.ratio
+        chunk, left = rules.latents_per_clip * rules.ratio, rules.frames_of(num_latents)
         tail: Tensor | None = None
-        for first in range(0, rules.clips_of(wanted) * step, step):
-            clip = self._decode_clip(latents_BCTHW[:, :, first : first + step + rules.overlap_latents], tile_batch)
+        for clip in clips:
             piece = clip[:, :, rules.lead : chunk]
             if tail is not None:
-                piece = blend(tail, piece, rules.overlap_frames, dim=2)
+                fade_(piece, tail, rules.overlap_frames, dim=2)
             tail = clip[:, :, chunk + rules.lead :]
             yield piece[:, :, :left]
             left -= min(left, piece.shape[2])
         if left and tail is not None:
             yield tail[:, :, :left]
 
-    def decode(self, latents_BCTHW: Tensor, *, tile_batch: int = 1) -> Tensor:
-        """All pieces of `decode_clips` together, [B,3,T,H,W]."""
-        return torch.cat(list(self.decode_clips(latents_BCTHW, tile_batch=tile_batch)), dim=2)
 
-    def tile_plans(self, height: int, width: int) -> tuple[TilePlan, TilePlan]:
-        """The tiles over so many pixels, of rows and of columns."""
-        tile, overlap = self._tile or (None, None)
-        named = {} if tile is None or overlap is None else {"tile": tile, "min_overlap": overlap}
-        step = self.config.spatial_ratio
-        return plan_tiles(height, step=step, **named), plan_tiles(width, step=step, **named)
+def _batches(source_BCTHW: Tensor, plan: CutPlan, jobs: Sequence[Job], size: int) -> Iterator[Tensor]:
+    """The jobs' tiles, several along the batch; all tiles of a plan have one shape."""
+    for first in range(0, len(jobs), max(1, size)):
+        tiles = [_cut(source_BCTHW, plan, job) for job in jobs[first : first + max(1, size)]]
+        yield tiles[0] if len(tiles) == 1 else torch.cat(tiles)
 
-    def decode_tiles(self, clip_BCTHW: Tensor, jobs: Sequence[tuple[int, int]], *, tile_batch: int = 1) -> list[Tensor]:
-        """Pixels of the tiles (row, column) of one clip of latents; `stitch` puts them together.
 
-        The jobs of a clip may be spread over devices; a tile's pixels depend on its latents alone.
-        """
-        ratio = self.config.spatial_ratio
-        rows, columns = (
-            plan.scaled(ratio) for plan in self.tile_plans(*(ratio * edge for edge in clip_BCTHW.shape[-2:]))
-        )
-        tiles = [_tile(clip_BCTHW, rows, columns, job) for job in jobs]
-        return _in_batches(tiles, lambda tile: self.decoder(self.post_quant_conv(tile)), tile_batch)
+def _cut(source_BCTHW: Tensor, plan: CutPlan, job: Job) -> Tensor:
+    (rows, columns), start = plan.source, job.clip * plan.step
+    top, left = rows.starts[job.row], columns.starts[job.column]
+    tile = source_BCTHW[:, :, start : start + plan.extent, top : top + rows.length, left : left + columns.length]
+    missing = plan.extent - tile.shape[2]
+    return tile if not missing else torch.cat([tile, tile[:, :, -1:].expand(-1, -1, missing, -1, -1)], dim=2)
 
-    def _encode_clip(self, clip_BCTHW: Tensor, tile_batch: int) -> Tensor:
-        rows, columns = self.tile_plans(*clip_BCTHW.shape[-2:])
-        tiles = [_tile(clip_BCTHW, rows, columns, job) for job in _jobs(rows, columns)]
-        moments = _in_batches(tiles, lambda tile: self.quant_conv(self.encoder(tile)), tile_batch)
-        ratio = self.config.spatial_ratio
-        return stitch(moments, rows.scaled(ratio), columns.scaled(ratio))
 
-    def _decode_clip(self, clip_BCTHW: Tensor, tile_batch: int) -> Tensor:
-        ratio = self.config.spatial_ratio
-        rows, columns = self.tile_plans(*(ratio * edge for edge in clip_BCTHW.shape[-2:]))
-        return stitch(self.decode_tiles(clip_BCTHW, _jobs(rows, columns), tile_batch=tile_batch), rows, columns)
+def stitch_clips(tiles: Iterable[Tensor], plan: CutPlan) -> Iterator[Tensor]:
+    """Tiles in the order of the plan's jobs as whole clips; no more than one clip's tiles are held."""
+    held: list[Tensor] = []
+    for tile in tiles:
+        held.append(tile)
+        if len(held) == plan.tiles_per_clip:
+            yield stitch(held, *plan.made)
+            held = []
 
 
 def stitch(tiles: Sequence[Tensor], rows: TilePlan, columns: TilePlan) -> Tensor:
@@ -198,73 +234,85 @@ def stitch(tiles: Sequence[Tensor], rows: TilePlan, columns: TilePlan) -> Tensor
 
     The neighbours that a tile is blended with are as they were decoded, not as they were blended themselves.
     """
-    lines = []
-    for i in range(len(rows)):
-        line = []
-        for j in range(len(columns)):
-            tile = tiles[i * len(columns) + j]
-            if i:
-                tile = blend(tiles[(i - 1) * len(columns) + j], tile, rows.overlaps[i - 1], dim=-2)
-            if j:
-                tile = blend(tiles[i * len(columns) + j - 1], tile, columns.overlaps[j - 1], dim=-1)
-            height = tile.shape[-2] - (rows.overlaps[i] if i < len(rows) - 1 else 0)
-            width = tile.shape[-1] - (columns.overlaps[j] if j < len(columns) - 1 else 0)
-            line.append(tile[..., :height, :width])
-        lines.append(torch.cat(line, dim=-1))
-    return torch.cat(lines, dim=-2)
+    first = tiles[0]
+    if len(tiles) == 1:
+        return first
+    height, width = rows.starts[-1] + first.shape[-2], columns.starts[-1] + first.shape[-1]
+    whole = first.new_empty(*first.shape[:-2], height, width)
+    bottoms, rights = (*rows.starts[1:], height), (*columns.starts[1:], width)
+    for k, tile in enumerate(tiles):
+        i, j = divmod(k, len(columns))
+        place = whole[..., rows.starts[i] : bottoms[i], columns.starts[j] : rights[j]]
+        place.copy_(tile[..., : place.shape[-2], : place.shape[-1]])
+        if i:
+            fade_(place, tiles[k - len(columns)][..., : place.shape[-1]], rows.overlaps[i - 1], dim=-2)
+        if j:
+            fade_(place, tiles[k - 1][..., : place.shape[-2], :], columns.overlaps[j - 1], dim=-1)
+    return whole
 
 
-def blend(before: Tensor, after: Tensor, extent: int, *, dim: int) -> Tensor:
-    """`after`, whose first `extent` places along `dim` go over linearly from the last ones of `before`."""
-    extent = min(before.shape[dim], after.shape[dim], extent)
-    if not extent:
-        return after
+def fade_(after: Tensor, before: Tensor, extent: int, *, dim: int) -> None:
+    """Writes over the first `extent` places of `after` along `dim`: they go over linearly from the last ones of `before`.
+
+    Where `after` has been cut shorter than that, the rest of the way is missing with it.
+    """
+    extent = min(before.shape[dim], extent)
+    seen = min(after.shape[dim], extent)
     shape = [1] * after.ndim
-    shape[dim] = extent
-    place = torch.arange(extent, device=after.device, dtype=after.dtype) / extent
-    new, old = place.view(shape), (1 - place).view(shape)
-    start = before.shape[dim] - extent
-    mixed = before.narrow(dim, start, extent) * old + after.narrow(dim, 0, extent) * new
-    return torch.cat([mixed, after.narrow(dim, extent, after.shape[dim] - extent)], dim=dim)
+    shape[dim] = seen
+    new = (torch.arange(extent, device=after.device, dtype=after.dtype) / extent)[:seen].view(shape)
+    old = before.narrow(dim, before.shape[dim] - extent, seen)
+    after.narrow(dim, 0, seen).mul_(new).add_(old * (1 - new))
 
 
-def _jobs(rows: TilePlan, columns: TilePlan) -> list[tuple[int, int]]:
-    return [(i, j) for i in range(len(rows)) for j in range(len(columns))]
-
-
-def _tile(clip: Tensor, rows: TilePlan, columns: TilePlan, job: tuple[int, int]) -> Tensor:
-    top, left = rows.starts[job[0]], columns.starts[job[1]]
-    return clip[..., top : top + rows.length, left : left + columns.length]
-
-
-def _in_batches(tiles: Sequence[Tensor], work: Callable[[Tensor], Tensor], size: int) -> list[Tensor]:
-    """`work` on several tiles of one shape at once; every result is [B,...] like its tile."""
-    if size <= 1:
-        return [work(tile) for tile in tiles]
-    made: list[Tensor] = []
-    for first in range(0, len(tiles), size):
-        part = tiles[first : first + size]
-        made += work(torch.cat(list(part))).chunk(len(part))
-    return made
+MARGINS: Mapping[str, tuple[int, int] | tuple[None, None]] = {
+    "reflect": (1, -2), "replicate": (0, -1), "circular": (-1, 0), "constant": (None, None),
+}  # fmt: skip
+"""By mode, which place along an axis is copied to the one before its first and to the one behind its last."""
 
 
 class CausalConv3d(nn.Conv3d):
-    """A convolution that looks back in time (zeros before the first frame) and around in space (mirrored at the edges)."""
+    """A convolution that looks back in time (zeros before the first frame) and around in space (mirrored at the edges).
+
+    Args:
+        margins: places added before and after rows and columns, each 0 or 1.
+        mode: what they hold, a key of `MARGINS`.
+    """
 
     def __init__(
         self, in_channels: int, out_channels: int, *, size: int, stride: tuple[int, int, int] = (1, 1, 1),
-        padding: int = 0, padding_mode: str = "reflect",
+        margins: tuple[int, int] = (0, 0), mode: str = "reflect",
     ) -> None:  # fmt: skip
         super().__init__(in_channels, out_channels, size, stride=stride)
-        self._space, self._mode = padding, padding_mode
+        self._margins, self._mode = margins, mode
 
     def forward(self, x: Tensor) -> Tensor:
         """[B,C,T,H,W] to [B,C',T',H',W']."""
-        if self._space:
-            x = F.pad(x, (self._space,) * 4 + (0, 0), mode=self._mode)
-        if self.kernel_size[0] > 1:
-            x = F.pad(x, (0, 0, 0, 0, self.kernel_size[0] - 1, 0))
-        return F.conv3d(x, self.weight, self.bias, stride=self.stride)
+        return F.conv3d(self._padded(x), self.weight, self.bias, stride=self.stride)
+
+    def _padded(self, x: Tensor) -> Tensor:
+        """All padding in one copy: padding space and time one after the other would take three."""
+        past, (before, after) = self.kernel_size[0] - 1, self._margins
+        if not past:
+            return x
+        batch, channels, frames, height, width = x.shape
+        padded = x.new_empty(batch, channels, past + frames, before + height + after, before + width + after)
+        padded[:, :, :past] = 0
+        inner = padded[:, :, past:]
+        inner[..., before : before + height, before : before + width] = x
+        for dim in (-1, -2):
+            self._fill_margins(inner, dim)
+        return padded
+
+    def _fill_margins(self, x: Tensor, dim: int) -> None:
+        before, after = self._margins
+        inside = x.narrow(dim, before, x.shape[dim] - before - after)
+        if self._mode == "reflect" and before + after and inside.shape[dim] < 2:
+            raise ValueError("a single pixel along an edge cannot be mirrored")
+        first, last = MARGINS[self._mode]
+        for place, copied in [(0, first)] * before + [(-1, last)] * after:
+            edge = x.select(dim, place)
+            edge.zero_() if copied is None else edge.copy_(inside.select(dim, copied))
 
 
 class FrameGroupNorm(nn.GroupNorm):
@@ -285,31 +333,29 @@ class ResnetBlock(nn.Module):
         super().__init__()
         groups, eps, mode = config.norm_num_groups, config.norm_eps, config.spatial_padding_mode
         self.norm1 = FrameGroupNorm(groups, in_channels, eps=eps)
-        self.conv1 = CausalConv3d(in_channels, out_channels, size=3, padding=1, padding_mode=mode)
+        self.conv1 = CausalConv3d(in_channels, out_channels, size=3, margins=(1, 1), mode=mode)
         self.norm2 = FrameGroupNorm(groups, out_channels, eps=eps)
-        self.conv2 = CausalConv3d(out_channels, out_channels, size=3, padding=1, padding_mode=mode)
+        self.conv2 = CausalConv3d(out_channels, out_channels, size=3, margins=(1, 1), mode=mode)
         self.conv_shortcut = CausalConv3d(in_channels, out_channels, size=1) if in_channels != out_channels else None
 
     def forward(self, x: Tensor) -> Tensor:
         """[B,C,T,H,W] to [B,C',T,H,W]."""
         h = self.conv1(F.silu(self.norm1(x), inplace=True))
         h = self.conv2(F.silu(self.norm2(h), inplace=True))
-        out: Tensor = (x if self.conv_shortcut is None else self.conv_shortcut(x)) + h
+        out: Tensor = h.add_(x if self.conv_shortcut is None else self.conv_shortcut(x))
         return out
 
 
 class Downsample(nn.Module):
     """A strided convolution, mirrored at the right and bottom edges alone."""
 
-    def __init__(self, channels: int, *, time: int, space: int, padding_mode: str) -> None:
+    def __init__(self, channels: int, *, time: int, space: int, mode: str) -> None:
         super().__init__()
-        self._mode = padding_mode if space == 2 else None
-        self.conv = CausalConv3d(channels, channels, size=3, stride=(time, space, space))
+        margins = (0, int(space == 2))
+        self.conv = CausalConv3d(channels, channels, size=3, stride=(time, space, space), margins=margins, mode=mode)
 
     def forward(self, x: Tensor) -> Tensor:
         """[B,C,T,H,W] to [B,C,T/time,H/space,W/space]."""
-        if self._mode is not None:
-            x = F.pad(x, (0, 1, 0, 1, 0, 0), mode=self._mode)
         out: Tensor = self.conv(x)
         return out
 
@@ -323,7 +369,7 @@ class DownBlock(nn.Module):
         widths = [in_channels, *[channels] * (config.layers_per_block - 1)]
         self.resnets = nn.ModuleList(ResnetBlock(width, channels, config) for width in widths)
         time, space = config.temporal_downsample_factors[level], config.spatial_downsample_factors[level]
-        steps = [Downsample(channels, time=time, space=space, padding_mode=config.spatial_padding_mode)]
+        steps = [Downsample(channels, time=time, space=space, mode=config.spatial_padding_mode)]
         self.downsamplers = nn.ModuleList(steps) if time * space > 1 else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -341,11 +387,11 @@ class Encoder(nn.Module):
     def __init__(self, config: VideoVaeConfig) -> None:
         super().__init__()
         widths, mode = config.block_out_channels, config.spatial_padding_mode
-        self.conv_in = CausalConv3d(config.in_channels, widths[0], size=3, padding=1, padding_mode=mode)
+        self.conv_in = CausalConv3d(config.in_channels, widths[0], size=3, margins=(1, 1), mode=mode)
         before = (widths[0], *widths[:-1])
         self.down_blocks = nn.ModuleList(DownBlock(before[k], k, config) for k in range(len(widths)))
         self.norm_out = FrameGroupNorm(config.norm_num_groups, widths[-1], eps=config.norm_eps)
-        self.conv_out = CausalConv3d(widths[-1], 2 * config.latent_channels, size=3, padding=1, padding_mode=mode)
+        self.conv_out = CausalConv3d(widths[-1], 2 * config.latent_channels, size=3, margins=(1, 1), mode=mode)
 
     def forward(self, x: Tensor) -> Tensor:
         """[B,3,T,H,W] to [B,2C,Tl,Hl,Wl]."""
@@ -374,13 +420,12 @@ class Decoder(nn.Module):
         self._patch = (config.clips.ratio, config.spatial_ratio, config.spatial_ratio)
         self.proj_out = Linear(width, config.out_channels * prod(self._patch), bias=True)
 
-    def forward(self, latents_BCTHW: Tensor) -> Tensor:
-        """[B,C,T,H,W] to pixels [B,3,4T,16H,16W]."""
+    def forward(self, latents_BCTHW: Tensor, table: RotaryTable) -> Tensor:
+        """[B,C,T,H,W] to new pixels [B,3,4T,16H,16W]; `table` is `rotary` of (T, H, W)."""
         batch, _, frames, height, width = latents_BCTHW.shape
         x_BSE = self.proj_in(latents_BCTHW.flatten(2).transpose(1, 2))
         registers = self.register_tokens.expand(batch, -1, -1).to(x_BSE.dtype)
         x_BSE = torch.cat([x_BSE, registers, torch.zeros_like(x_BSE[:, :1])], dim=1)
-        table = self._rotary((frames, height, width), x_BSE.device, self._dtype)
         for block in self.transformer_blocks:
             x_BSE = block(x_BSE, table)
         out = self.proj_out(self.norm_out(x_BSE).to(self.proj_out.dtype))[:, : frames * height * width]
@@ -389,12 +434,7 @@ class Decoder(nn.Module):
         pixels: Tensor = split.permute(0, 4, 1, 5, 2, 6, 3, 7)
         return pixels.reshape(batch, -1, frames * time, height * size, width * size)
 
-    @property
-    def _dtype(self) -> torch.dtype:
-        """The type of queries and keys."""
-        return self.proj_out.dtype
-
-    def _rotary(self, shape: tuple[int, int, int], device: torch.device, dtype: torch.dtype) -> RotaryTable:
+    def rotary(self, shape: tuple[int, int, int], device: torch.device) -> RotaryTable:
         """Angles by where a token lies in the window that is decoded, each axis from -1 to 1; extra tokens lie at 0."""
         pairs = int(self.config.decoder_attention_head_dim * self.config.decoder_rope_dim_ratio) // 6
         steps = torch.arange(0, 1, 1 / pairs, dtype=torch.float32, device="cpu")[:pairs]
@@ -403,6 +443,7 @@ class Decoder(nn.Module):
         places = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).flatten(0, 2)
         extra = places.new_zeros(self.config.decoder_num_register_tokens + 1, 3)
         angles = (2.0 * math.pi * torch.cat([places, extra])[..., None] * frequencies).flatten(1).unsqueeze(1)
+        dtype = self.proj_out.dtype
         return RotaryTable(cos=angles.cos().to(dtype), sin=angles.sin().to(dtype))
 
 
