@@ -10,7 +10,6 @@ import logging
 import pkgutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -106,14 +105,16 @@ def read_pipeline_index(folder: Path) -> dict[str, Any]:
     Raises:
         BadCheckpoint: there is none, or it cannot be read.
     """
-    return next(_indexes(folder))
+    return next(_indexes(folder, folder.name))
 
 
-def _indexes(folder: Path) -> Iterator[dict[str, Any]]:
-    names = [name for name in INDEX_NAMES if (folder / name).is_file()]
+def _indexes(folder: Path, shown: str) -> Iterator[dict[str, Any]]:
+    if not folder.is_dir():
+        raise BadCheckpoint(shown, "the folder is missing", hint="choose another --task-type, or download it")
+    names = [name for name in INDEX_NAMES if _has_index(folder) and (folder / name).is_file()]
     if not names:
         raise BadCheckpoint(
-            folder.name,
+            shown,
             "has no pipeline index",
             expected=" or ".join(INDEX_NAMES),
             hint="give the directory that holds one, with the components in folders beside it",
@@ -122,19 +123,39 @@ def _indexes(folder: Path) -> Iterator[dict[str, Any]]:
         yield read_json(folder / name)
 
 
-def _home_of_index(path: Path, known: tuple[ModelFacts, ...]) -> Path:
-    """The directory itself, or the first partition of any model in it that has an index where the directory has none."""
-    if any((path / name).is_file() for name in INDEX_NAMES):
-        return path
-    partitions = (path / name for facts in known for name in facts.partitions)
-    return next((folder for folder in partitions if any((folder / name).is_file() for name in INDEX_NAMES)), path)
+def _has_index(folder: Path) -> bool:
+    try:
+        return any((folder / name).is_file() for name in INDEX_NAMES)
+    except OSError:
+        # It may not be looked into.
+        return False
 
 
-def _from_directory(path: Path, known: tuple[ModelFacts, ...], task_type: str) -> Checkpoint:
+def _partitions_of(task_type: str, known: tuple[ModelFacts, ...]) -> tuple[str, ...]:
+    """Partitions that a start-up task may open: its own alone where it has one, else all of them."""
+    named = [entry for facts in known for entry in facts.partitions.items()]
+    own = tuple(folder for folder, tasks in named if task_type.lower() in tasks)
+    return own or tuple(folder for folder, _ in named)
+
+
+def _home_of_index(path: Path, known: tuple[ModelFacts, ...], task_type: str) -> Path:
+    """The directory itself, or a partition in it where it has no index; the other one beside it if the task needs that."""
+    wanted = _partitions_of(task_type, known)
+    if _has_index(path):
+        is_other = path.name not in wanted and any(path.name in facts.partitions for facts in known)
+        return path.parent / wanted[0] if is_other else path
+    has_partitions = any((path / name).is_dir() for facts in known for name in facts.partitions)
+    absent = path / wanted[0] if has_partitions else path
+    return next((path / name for name in wanted if _has_index(path / name)), absent)
+
+
+def _from_directory(path: Path, known: tuple[ModelFacts, ...], task_type: str, name: str = "") -> Checkpoint:
+    """The checkpoint in a directory; `name` is what it is called, the directory's own name if empty."""
     # A link keeps the name that its owner gave it.
-    name = path.name if path.name not in ("", "..") else path.resolve().name
+    name = name or (path.name if path.name not in ("", "..") else path.resolve().name)
+    home = _home_of_index(path.resolve(), known, task_type)
     architectures = []
-    for index in _indexes(_home_of_index(path, known)):
+    for index in _indexes(home, name if home == path.resolve() else home.name):
         architectures.append(index.get("_class_name"))
         for facts in known:
             if architectures[-1] in facts.architectures:
@@ -151,14 +172,17 @@ def _from_directory(path: Path, known: tuple[ModelFacts, ...], task_type: str) -
 
 def _from_repository(name: str, known: tuple[ModelFacts, ...], task_type: str, hub: Hub) -> Checkpoint:
     """Its index first, which is small and tells the model; then what that model needs for the task."""
-    folders = ["", *(f"{partition}/" for facts in known for partition in facts.partitions)]
-    small = snapshot(name, [f"{folder}{index}" for folder in folders for index in INDEX_NAMES], hub)
-    found = _from_directory(small, known, task_type)
+    shown = name.rpartition("/")[2]
+    small = snapshot(name, INDEX_NAMES, hub)
+    has_root_index = _has_index(small)
+    if not has_root_index:
+        partitions = _partitions_of(task_type, known)
+        small = snapshot(name, [f"{folder}/{index}" for folder in partitions for index in INDEX_NAMES], hub)
+    found = _from_directory(small, known, task_type, shown)
     if found.facts.downloads:
-        has_root_index = any((small / index).is_file() for index in INDEX_NAMES)
-        patterns = _imported(found.facts.downloads)(task_type, has_root_index)
-        found = _from_directory(snapshot(name, patterns, hub), known, task_type)
-    return replace(found, name=name.rpartition("/")[2])
+        patterns = _imported(found.facts.downloads)(task_type, found.index if has_root_index else {})
+        found = _from_directory(snapshot(name, patterns, hub), known, task_type, shown)
+    return found
 
 
 def _path(name: str) -> Path | None:

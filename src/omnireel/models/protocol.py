@@ -44,9 +44,10 @@ class ModelFacts:
     pipeline: "module:class" of the Pipeline; rules: "module:function" of its `admit`. Both are imported when used, so
     that listing models imports no torch.
     attention_roles: role name -> category of each attention layer.
-    partitions: folders of a checkpoint that may hold the pipeline index instead of its root.
+    partitions: folders of a checkpoint that may hold the pipeline index instead of its root, each with the start-up tasks
+    that open it alone; of every other task all of them may be opened.
     downloads: "module:function" that gives the file patterns of a repository which a start-up task needs; called with the
-    task and whether the repository's root has an index. "" for a model that is not downloaded.
+    task and the index of the repository's root, empty where it has none. "" for a model that is not downloaded.
     """
 
     name: str
@@ -58,7 +59,7 @@ class ModelFacts:
     pipeline: str
     rules: str
     builtin: Mapping[str, Path | None] = field(default_factory=dict)
-    partitions: tuple[str, ...] = ()
+    partitions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     downloads: str = ""
 
 

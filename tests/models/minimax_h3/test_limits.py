@@ -38,6 +38,7 @@ def test_an_unknown_extension_is_refused():
 
 
 def test_shifts_come_from_the_scheduler_folders(tmp_path):
+    (tmp_path / "transformer").mkdir()
     (tmp_path / "scheduler").mkdir()
     (tmp_path / "scheduler" / "scheduler_config.json").write_text(json.dumps({"shift": 6}))
     assert limits_of({}, tmp_path).shifts == {"video": 6.0, "audio": 3.0}
@@ -45,10 +46,31 @@ def test_shifts_come_from_the_scheduler_folders(tmp_path):
 
 @pytest.mark.parametrize("shift", ["12", 0, -1, None])
 def test_a_shift_that_is_none_is_refused(tmp_path, shift):
+    (tmp_path / "transformer").mkdir()
     (tmp_path / "audio_scheduler").mkdir()
     (tmp_path / "audio_scheduler" / "scheduler_config.json").write_text(json.dumps({"shift": shift}))
     with pytest.raises(BadCheckpoint, match="audio_scheduler"):
         limits_of({}, tmp_path)
+
+
+def test_each_partition_has_schedules_of_its_own(tmp_path):
+    for name, task, shift in (("FL2VA", "t2va", 6.0), ("Ref2VA", "ref2va", 9.0)):
+        (tmp_path / name).mkdir()
+        block = {"sigma_shift_scales": {"video": shift}, "base_schedule": [1, shift / 10, 0], "tasks": [task]}
+        (tmp_path / name / "model_index.json").write_text(json.dumps({"_minimax_h3": block}))
+    checkpoint = Checkpoint(name="x", facts=FACTS, path=tmp_path, index={}, task_type="combined")
+    for task, shift in (("t2va", 6.0), ("ref2va", 9.0)):
+        found = Limits.of(checkpoint, task)
+        assert found.shifts == {"video": shift, "audio": 3.0}
+        assert found.base_schedule == (1.0, shift / 10, 0.0)
+
+
+def test_shifts_that_are_no_object_are_refused(tmp_path):
+    (tmp_path / "FL2VA").mkdir()
+    index = {"_minimax_h3": {"sigma_shift_scales": [12, 3]}}
+    (tmp_path / "FL2VA" / "model_index.json").write_text(json.dumps(index))
+    with pytest.raises(BadCheckpoint, match="sigma_shift_scales"):
+        Limits.of(Checkpoint(name="x", facts=FACTS, path=tmp_path, task_type="t2va"))
 
 
 @pytest.mark.parametrize(

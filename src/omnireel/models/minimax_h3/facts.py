@@ -22,7 +22,7 @@ FACTS = ModelFacts(
     attention_roles={"self": "self", "minimax_h3.token_refiner": "self", "minimax_h3.video_vae": "self"},
     pipeline="omnireel.models.minimax_h3.pipeline:MiniMaxH3Pipeline",
     rules="omnireel.models.minimax_h3.rules:admit",
-    partitions=("FL2VA", "Ref2VA"),
+    partitions={"FL2VA": ("t2va", "fl2va"), "Ref2VA": ("ref2va",)},
     downloads="omnireel.models.minimax_h3.layout:download_patterns",
     builtin={"mini-h3": Path(__file__).parent / "mini"},
 )

@@ -6,9 +6,10 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from omnireel.errors import BadCheckpoint
-from omnireel.models.minimax_h3.layout import resolve_layout
+from omnireel.models.minimax_h3.layout import T2VA, Layout, resolve_layout
 from omnireel.models.protocol import Checkpoint
 from omnireel.weights.index import read_json
 
@@ -51,8 +52,8 @@ class Limits:
     shifts: Mapping[str, float] = field(default_factory=lambda: {"video": 12.0, "audio": 3.0})
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint) -> Limits:
-        """The limits that a checkpoint declares.
+    def of(cls, checkpoint: Checkpoint, task: str = T2VA) -> Limits:
+        """The limits that a checkpoint declares; schedules are those of the partition that runs the task.
 
         Raises:
             BadCheckpoint: a value is not a positive number, or the extension has an unknown key.
@@ -69,12 +70,15 @@ class Limits:
         for key, value in given.items():
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise BadCheckpoint("pipeline index", "has a value that is no count", key=key, found=repr(value))
-        return cls(**given, base_schedule=_base_schedule(checkpoint), shifts=_shifts(checkpoint))
+        if checkpoint.path is None:
+            return cls(**given)
+        layout = resolve_layout(checkpoint)
+        return cls(**given, base_schedule=_base_schedule(layout.block_of(task)), shifts=_shifts(layout, task))
 
 
-def _base_schedule(checkpoint: Checkpoint) -> tuple[float, ...] | None:
+def _base_schedule(block: Mapping[str, Any]) -> tuple[float, ...] | None:
     """Strictly falling from at most 1 to 0, as a list or a text with commas."""
-    told = None if checkpoint.path is None else resolve_layout(checkpoint).index.get("base_schedule")
+    told = block.get("base_schedule")
     if told is None:
         return None
     try:
@@ -87,13 +91,13 @@ def _base_schedule(checkpoint: Checkpoint) -> tuple[float, ...] | None:
     return points
 
 
-def _shifts(checkpoint: Checkpoint) -> Mapping[str, float]:
+def _shifts(layout: Layout, task: str) -> Mapping[str, float]:
     """The shift of each schedule, from the scheduler folders or a partition's own block, where there are any."""
     found = {"video": 12.0, "audio": 3.0}
-    if checkpoint.path is None:
-        return found
-    layout = resolve_layout(checkpoint)
-    told = dict(layout.index.get("sigma_shift_scales") or {})
+    said = layout.block_of(task).get("sigma_shift_scales") or {}
+    if not isinstance(said, dict):
+        raise BadCheckpoint("model_index.json", "must hold an object", key="sigma_shift_scales", found=repr(said))
+    told = dict(said)
     for medium, folder in layout.schedulers.items():
         if (folder / "scheduler_config.json").is_file():
             told[medium] = read_json(folder / "scheduler_config.json").get("shift", found[medium])

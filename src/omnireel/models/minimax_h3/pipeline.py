@@ -104,7 +104,7 @@ class MiniMaxH3Pipeline:
         self,
         *,
         layout: Layout,
-        base_schedule: tuple[float, ...] | None,
+        base_schedules: Mapping[str, tuple[float, ...] | None],
         transformers: Mapping[str, MiniMaxH3Transformer],
         conditioner: Conditioner,
         video_vae: VideoVae,
@@ -113,7 +113,7 @@ class MiniMaxH3Pipeline:
         context: BuildContext,
     ) -> None:
         self._layout = layout
-        self._base_schedule = base_schedule
+        self._base_schedules = base_schedules
         self._transformers = transformers
         self._conditioner = conditioner
         self._video_vae = video_vae
@@ -141,7 +141,7 @@ class MiniMaxH3Pipeline:
         parts = (*denoisers.values(), conditioner.files, video_vae.files, audio_vae.files)
         return cls(
             layout=layout,
-            base_schedule=limits.base_schedule,
+            base_schedules={task: Limits.of(context.checkpoint, task).base_schedule for task in layout.tasks},
             transformers={name: _load_transformer(files, context, device, dtype) for name, files in denoisers.items()},
             conditioner=conditioner,
             video_vae=video_vae,
@@ -266,8 +266,9 @@ class MiniMaxH3Pipeline:
         return self._transformers[self._layout.denoiser_of(workload.task)]
 
     def _schedule(self, workload: Workload, shift: float) -> FlowSchedule:
-        if self._base_schedule is not None:
-            return FlowSchedule.of(torch.tensor(self._base_schedule, dtype=torch.float32), shift)
+        points = self._base_schedules[workload.task]
+        if points is not None:
+            return FlowSchedule.of(torch.tensor(points, dtype=torch.float32), shift)
         return FlowSchedule.build(workload.num_inference_steps, shift)
 
     def _target(self, workload: Workload) -> Target:

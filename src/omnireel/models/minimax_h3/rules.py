@@ -39,7 +39,6 @@ _GUIDANCE = ("guidance_scale", "guidance_scale_2", "true_cfg_scale")
 
 def admit(request: GenerationRequest, checkpoint: Checkpoint, media: Sequence[MediaFacts] = ()) -> Workload:
     """See `Admit`."""
-    limits = Limits.of(checkpoint)
     asked = _with_extra(request.sampling)
     _refuse_guidance(asked)
     if asked.fps is not None and asked.fps != FPS:
@@ -52,6 +51,7 @@ def admit(request: GenerationRequest, checkpoint: Checkpoint, media: Sequence[Me
         "num_outputs_per_prompt", 1 if asked.num_outputs_per_prompt is None else asked.num_outputs_per_prompt, 1, 1
     )
     task = tasks.infer_task(asked.task, media, served_tasks(checkpoint))
+    limits = Limits.of(checkpoint, task)
     height, width = _size(asked, limits, _shape_of(media) if task == tasks.FL2VA else None)
     num_frames = _frames(asked, limits, task)
     _check_rows(height, width, num_frames)
