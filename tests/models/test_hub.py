@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 import sys
 import types
 from fnmatch import fnmatch
@@ -14,10 +16,10 @@ from tests.support.mini import MINI
 from tests.support.native_h3 import write_native
 from tests.support.tiny_h3 import write_checkpoint
 
-from omnireel.errors import DownloadFailed, MissingPackage, UnknownModel
+from omnireel.errors import BadCheckpoint, BadSetting, DownloadFailed, MissingPackage, UnknownModel
 from omnireel.models.discover import find_checkpoint
 from omnireel.models.hub import Hub, is_repository
-from omnireel.models.minimax_h3.layout import download_patterns, resolve_layout
+from omnireel.models.minimax_h3.layout import resolve_layout
 
 
 class FakeHub:
@@ -97,11 +99,35 @@ def test_native_partitions_are_fetched_as_far_as_needed(hub, published, tmp_path
     assert all(folder.is_dir() for folder in resolve_layout(found).denoisers.values())
 
 
-def test_the_published_sets_of_files():
-    assert download_patterns("T2VA", False) == ("FL2VA/*",)
-    assert download_patterns("ref2va", False) == ("Ref2VA/*",)
-    combined = ("FL2VA/*", "Ref2VA/model_index.json", "Ref2VA/transformer/*")
-    assert download_patterns("auto", False) == download_patterns("combined", False) == combined
+def test_one_task_asks_for_nothing_of_the_other_partition(hub, published, tmp_path):
+    fake = hub(write_native(published, tmp_path / "native"))
+    found = find_checkpoint("someone/h3", task_type="Ref2VA")
+    assert found.index["_minimax_h3"]["partition"] == "ref2va"
+    assert fake.files() == {"Ref2VA"}
+    assert not [pattern for call in fake.asked for pattern in call["allow_patterns"] if "FL2VA" in pattern]
+
+
+def test_nothing_is_fetched_for_an_unknown_task(hub, published):
+    fake = hub(published)
+    with pytest.raises(BadSetting, match="t2va"):
+        find_checkpoint("someone/h3", task_type="t2v")
+    assert fake.files() == {"modular_model_index.json"}
+
+
+def test_a_repository_without_an_index_is_named(hub, tmp_path):
+    (tmp_path / "empty").mkdir()
+    fake = hub(tmp_path / "empty")
+    fake.cache.mkdir()
+    with pytest.raises(BadCheckpoint, match=r"^h3: has no pipeline index"):
+        find_checkpoint("someone/h3")
+
+
+def test_a_download_that_lacks_a_denoiser_is_noticed(hub, published, tmp_path):
+    shutil.copytree(published, tmp_path / "half")
+    shutil.rmtree(tmp_path / "half" / "transformer_ref")
+    hub(tmp_path / "half")
+    with pytest.raises(BadCheckpoint, match=r"transformer_ref: .*missing"):
+        resolve_layout(find_checkpoint("someone/h3", task_type="combined"))
 
 
 def answer(kind: type[Exception]) -> Exception:
@@ -118,8 +144,13 @@ def answer(kind: type[Exception]) -> Exception:
         (lambda: answer(errors.RepositoryNotFoundError), "no such repository"),
         (lambda: answer(errors.RevisionNotFoundError), "no revision 'v9'"),
         (lambda: answer(errors.HfHubHTTPError), "cannot be reached"),
-        (lambda: errors.LocalEntryNotFoundError("nothing here"), "cannot be reached"),
-        (lambda: ConnectionError("down"), "cannot be reached"),
+        (lambda: answer(errors.DisabledRepoError), "disabled"),
+        (lambda: errors.HFValidationError("secret"), "can be no repository"),
+        (lambda: errors.LocalEntryNotFoundError("secret"), "HF_HUB_OFFLINE forbids"),
+        (lambda: ConnectionError("secret"), r"cannot be reached \(ConnectionError\)"),
+        (lambda: RuntimeError("secret of a native downloader"), r"cannot be reached \(RuntimeError\)"),
+        (lambda: OSError(errno.ENOSPC, "secret"), "the disk is full"),
+        (lambda: PermissionError(errno.EACCES, "secret"), "cache cannot be written"),
     ],
 )
 def test_every_refusal_says_what_to_do(monkeypatch, error, problem):
@@ -134,9 +165,19 @@ def test_every_refusal_says_what_to_do(monkeypatch, error, problem):
     assert "secret" not in str(raised.value)
 
 
-def test_without_a_network_the_cache_is_all_there_is():
+def test_without_a_network_what_is_not_on_the_disk_cannot_be_had(monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise errors.LocalEntryNotFoundError("secret")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    with pytest.raises(DownloadFailed, match="cannot be reached, and its files are not all on this disk"):
+        find_checkpoint("someone/h3")
+
+
+def test_offline_the_cache_is_all_there_is():
     # The tests' own environment is offline, so this is the real client.
-    with pytest.raises(DownloadFailed, match="cannot be reached"):
+    with pytest.raises(DownloadFailed, match="HF_HUB_OFFLINE forbids"):
         find_checkpoint("someone/a-repository-that-is-in-no-cache")
 
 
