@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.support.tiny_h3 import TRANSFORMER, VIDEO_VAE
 
-_DIT = (
+DIT_NAMES = (
     (r"^proj_in\.", "video_patch_proj."), (r"^audio_proj_in\.", "audio_patch_proj."), (r"^context_embedder\.", "condition_proj."),
     (r"^time_embedder\.linear_1\.", "time_embedder.proj_in."), (r"^time_embedder\.linear_2\.", "time_embedder.proj_out."),
     (r"^token_refiner\.refiner_blocks\.", "token_refiner.blocks."), (r"^transformer_blocks\.", "blocks."),
@@ -21,7 +21,7 @@ _DIT = (
     (r"\.attn\.norm_q\.", ".attn.q_norm."), (r"\.attn\.norm_k\.", ".attn.k_norm."),
     (r"\.attn\.to_out\.0\.", ".attn.out_proj."), (r"\.ff\.net\.0\.proj\.", ".mlp.fc1."), (r"\.ff\.net\.2\.", ".mlp.fc2."),
 )  # fmt: skip
-_VAE = (
+VAE_NAMES = (
     (r"^encoder\.down_blocks\.(\d+)\.resnets\.(\d+)\.", r"encoder.down.\1.block.\2."),
     (r"^encoder\.down_blocks\.(\d+)\.downsamplers\.0\.conv\.", r"encoder.down.\1.downsample.conv."),
     (r"\.conv_shortcut\.", ".nin_shortcut."), (r"^decoder\.proj_in\.", "decoder.x_embedder."),
@@ -80,7 +80,7 @@ def _write_transformer(source: Path, target: Path, *, is_stacked: bool) -> None:
     target.mkdir(parents=True)
     (file,) = source.glob("*.safetensors")
     heads = TRANSFORMER["num_attention_heads"]
-    tensors = native_tensors(load_file(file), _DIT, heads, "qkv_proj", is_stacked=is_stacked)
+    tensors = native_tensors(load_file(file), DIT_NAMES, heads, "qkv_proj", is_stacked=is_stacked)
     tensors["rope.inv_freq"] = torch.ones(TRANSFORMER["rope_freq_dim"])
     save_file(tensors, target / "model.safetensors")
     config = json.loads((source / "config.json").read_text())
@@ -91,23 +91,32 @@ def _write_video_vae(source: Path, target: Path) -> None:
     (target / "source").mkdir(parents=True)
     (file,) = source.glob("*.safetensors")
     heads = VIDEO_VAE["decoder_num_attention_heads"]
-    tensors = native_tensors(load_file(file), _VAE, heads, "to_qkv")
+    tensors = native_tensors(load_file(file), VAE_NAMES, heads, "to_qkv")
     tensors["decoder.mask_token"] = torch.zeros(1, 1, 16)
     save_file(tensors, target / "source" / "model.safetensors")
     config = json.loads((source / "config.json").read_text())
     widths = config["block_out_channels"]
     inner = {
         "ch": widths[0], "ch_mult": [width // widths[0] for width in widths], "embed_dim": config["latent_channels"],
-        "num_res_blocks": config["layers_per_block"], "space_down": [1, 1, 1, 1, 0, 0], "time_down": [0, 1, 1, 0, 0, 0],
+        "z_channels": config["latent_channels"], "num_res_blocks": config["layers_per_block"],
+        "space_down": [2, 2, 2, 2, 1, 1], "time_down": [1, 2, 2, 1, 1, 1], "padding_mode": "reflect", "use_vit_decoder": True,
         "norm_num_groups": config["norm_num_groups"],
         "vit_decoder_kwargs": {
-            "num_layers": config["decoder_num_layers"], "num_heads": heads, "head_dim": config["decoder_attention_head_dim"],
-            "num_register_tokens": config["decoder_num_register_tokens"], "mlp_ratio": config["decoder_ffn_mult"],
+            "num_layers": config["decoder_num_layers"], "heads": heads, "dim_head": config["decoder_attention_head_dim"],
+            "num_register_tokens": config["decoder_num_register_tokens"], "ffn_mult": config["decoder_ffn_mult"],
+            "norm_type": "rms_norm", "qk_norm_affine": False, "ffn_activation_fn": "silu", "ffn_use_gated": True,
         },
     }  # fmt: skip
     (target / "source" / "config.json").write_text(json.dumps(inner))
     outer = {name: config[name] for name in ("latent_channels", "latents_mean", "latents_std")}
-    outer |= {"vae_clip_length": 17, "vae_token_drop": 3, "vae_tile_size": 256, "vae_tile_overlap_min": 64}
+    outer |= {
+        "vae_encoder_tiling": 1,
+        "vae_decoder_tiling": 1,
+        "vae_clip_length": 17,
+        "vae_token_drop": 3,
+        "vae_tile_size": 256,
+        "vae_tile_overlap_min": 64,
+    }
     (target / "config.json").write_text(json.dumps(outer))
 
 
@@ -119,7 +128,8 @@ def _write_audio_vae(source: Path, target: Path) -> None:
     kwargs = {
         name: config[name] for name in ("encoder_dim", "encoder_rates", "latent_dim", "decoder_dim", "decoder_rates")
     }
-    kwargs |= {"sample_rate": 32_000, "vae_latent_channels": config["latent_channels"], "attn_proj": True}
+    kwargs |= {"sample_rate": 32_000, "vae_latent_channels": config["latent_channels"]}
+    kwargs |= {"attn_proj": True, "decoder_type": "bigvgan"}
     kwargs |= {
         name: config[name] for name in ("num_attention_heads", "resblock_kernel_sizes", "resblock_dilation_sizes")
     }

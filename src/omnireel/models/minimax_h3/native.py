@@ -11,17 +11,32 @@ from pathlib import Path
 from typing import Any
 
 from omnireel.errors import BadCheckpoint
+from omnireel.models.minimax_h3.tiling import MIN_OVERLAP_PIXELS, TILE_PIXELS
 from omnireel.weights import ComponentFiles, read_index, read_json
 
-_DECODER_NAMES: Mapping[str, tuple[str, ...]] = {
-    "decoder_num_layers": ("num_layers", "depth"),
-    "decoder_num_attention_heads": ("num_attention_heads", "num_heads", "heads"),
-    "decoder_attention_head_dim": ("attention_head_dim", "head_dim", "dim_head"),
-    "decoder_num_register_tokens": ("num_register_tokens",),
-    "decoder_ffn_mult": ("ffn_mult", "mlp_ratio"),
-    "decoder_rope_theta": ("rope_theta",),
-    "decoder_rope_dim_ratio": ("rope_dim_ratio",),
+_DECODER_NAMES: Mapping[str, str] = {
+    "decoder_num_layers": "num_layers",
+    "decoder_num_attention_heads": "heads",
+    "decoder_attention_head_dim": "dim_head",
+    "decoder_num_register_tokens": "num_register_tokens",
+    "decoder_ffn_mult": "ffn_mult",
+    "decoder_rope_theta": "rope_theta",
+    "decoder_rope_dim_ratio": "rope_dim_ratio",
 }
+# What is computed here, where a file may say that something else was trained and no shape would tell.
+_WRAPPER_FIXED: Mapping[str, Any] = {
+    "vae_encoder_tiling": True, "vae_decoder_tiling": True,
+    "vae_tile_size": TILE_PIXELS, "vae_tile_overlap_min": MIN_OVERLAP_PIXELS,
+}  # fmt: skip
+_SOURCE_FIXED: Mapping[str, Any] = {
+    "use_vit_decoder": True, "causal_encoder": True, "causal_decoder": False, "use_t_isolated_gn": True,
+    "pixel_norm_type": "imagenet",
+}  # fmt: skip
+_DECODER_FIXED: Mapping[str, Any] = {
+    "norm_type": "rms_norm", "qk_norm_type": "rms_norm", "qk_norm_affine": False, "ffn_activation_fn": "silu",
+    "ffn_use_gated": True,
+}  # fmt: skip
+_AUDIO_FIXED: Mapping[str, Any] = {"attn_proj": True, "decoder_type": "bigvgan"}
 
 
 def video_vae_files(folder: Path) -> tuple[ComponentFiles, Mapping[str, Any]]:
@@ -32,7 +47,7 @@ def video_vae_files(folder: Path) -> tuple[ComponentFiles, Mapping[str, Any]]:
     files, wrapper = read_index(folder / "source"), read_json(folder / "config.json")
     try:
         return files, dict(_video_config(files.config, wrapper))
-    except (TypeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise BadCheckpoint(f"{folder.name}/source/config.json", f"cannot be understood ({error})") from None
 
 
@@ -41,10 +56,10 @@ def audio_vae_files(folder: Path) -> tuple[ComponentFiles, Mapping[str, Any]]:
     files = read_index(folder)
     if not (folder / "metadata.json").is_file():
         return files, files.config
-    kwargs = read_json(folder / "metadata.json").get("metadata", {}).get("kwargs", {})
+    told = read_json(folder / "metadata.json")
     try:
-        return files, dict(_audio_config(kwargs, files.config))
-    except (TypeError, ValueError) as error:
+        return files, dict(_audio_config(told.get("metadata", {}).get("kwargs", {}), files.config))
+    except (AttributeError, TypeError, ValueError) as error:
         raise BadCheckpoint(f"{folder.name}/metadata.json", f"cannot be understood ({error})") from None
 
 
@@ -53,18 +68,20 @@ def _video_config(source: Mapping[str, Any], wrapper: Mapping[str, Any]) -> Iter
         yield "block_out_channels", [int(source["ch"]) * int(factor) for factor in source["ch_mult"]]
     for name, told in (("spatial_downsample_factors", "space_down"), ("temporal_downsample_factors", "time_down")):
         if told in source:
-            yield name, _factors(source[told])
+            yield name, [int(factor) for factor in source[told]]
     if "norm_num_groups" in source:
         yield "norm_num_groups", int(source["norm_num_groups"])
     if "num_res_blocks" in source:
         yield "layers_per_block", int(source["num_res_blocks"])
     yield "latent_channels", int(wrapper.get("latent_channels", source.get("embed_dim", source.get("z_channels", 24))))
+    if "padding_mode" in source:
+        yield "spatial_padding_mode", source["padding_mode"]
     decoder = source.get("vit_decoder_kwargs") or {}
-    for name, spellings in _DECODER_NAMES.items():
-        for spelling in spellings:
-            if spelling in decoder:
-                yield name, decoder[spelling]
-                break
+    for values, fixed in ((wrapper, _WRAPPER_FIXED), (source, _SOURCE_FIXED), (decoder, _DECODER_FIXED)):
+        _check_fixed(values, fixed)
+    for name, spelling in _DECODER_NAMES.items():
+        if spelling in decoder:
+            yield name, decoder[spelling]
     for name, told in (("clip_length", "vae_clip_length"), ("token_drop", "vae_token_drop")):
         if told in wrapper:
             yield name, int(wrapper[told])
@@ -72,13 +89,14 @@ def _video_config(source: Mapping[str, Any], wrapper: Mapping[str, Any]) -> Iter
     yield "latents_std", list(wrapper.get("latents_std", ()))
 
 
-def _factors(told: Any) -> list[int]:
-    """Strides of each level; a file may write them as such, or as yes and no for a stride of two."""
-    values = [int(value) for value in told]
-    return [1 + value for value in values] if 0 in values else values
+def _check_fixed(told: Mapping[str, Any], fixed: Mapping[str, Any]) -> None:
+    for key, value in fixed.items():
+        if told.get(key, value) != value:
+            raise ValueError(f"{key} must be {value!r}, which is what can be computed, and is {told[key]!r}")
 
 
 def _audio_config(kwargs: Mapping[str, Any], config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    _check_fixed(kwargs, _AUDIO_FIXED)
     for name in ("encoder_dim", "encoder_rates", "latent_dim", "decoder_dim", "decoder_rates"):
         if name in kwargs:
             yield name, kwargs[name]
