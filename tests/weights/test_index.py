@@ -54,6 +54,16 @@ def test_shards_are_read_through_their_index(tmp_path):
     assert files.tensors["b"].file.name == "m-2.safetensors"
 
 
+def test_a_folder_that_was_not_copied_to_the_end_says_so(tmp_path):
+    folder = sharded(tmp_path)
+    (folder / "m-2.safetensors").unlink()
+    with pytest.raises(
+        BadCheckpoint, match=r"m-2.safetensors: the file is missing, though .*found 1 of them"
+    ) as raised:
+        read_index(folder)
+    assert "not downloaded or copied to the end" in raised.value.hint
+
+
 def test_a_missing_folder_is_named(tmp_path):
     with pytest.raises(BadCheckpoint, match="transformer: the component's folder is missing"):
         read_index(tmp_path / "transformer")

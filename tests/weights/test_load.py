@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from omnireel.errors import BadCheckpoint
-from omnireel.weights import build_empty, load_component, read_index
+from omnireel.weights import Part, build_empty, load_component, read_index
 
 CPU = torch.device("cpu")
 
@@ -264,6 +264,81 @@ def test_a_file_that_changes_after_its_header_was_read_is_named(tmp_path):
     (folder / "model.safetensors").write_bytes(b"x" * 100)
     with pytest.raises(BadCheckpoint, match=r"part/model\.safetensors: cannot be read"):
         load_component(build_empty(Small), files, device=CPU)
+
+
+class Split(nn.Module):
+    """Two weights that a file may keep as one."""
+
+    def __init__(self, rows: int = 2) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, rows, bias=False)
+        self.second = nn.Linear(3, rows, bias=False)
+
+
+def halves(key: str) -> tuple[Part, ...]:
+    """The first half of the rows as `first`, the other as `second`."""
+    assert key == "both"
+    return (
+        Part(name="first.weight", take=lambda tensor: tensor.reshape(2, -1, *tensor.shape[1:])[0]),
+        Part(name="second.weight", take=lambda tensor: tensor.reshape(2, -1, *tensor.shape[1:])[1]),
+    )
+
+
+def test_one_stored_tensor_fills_several_weights(tmp_path):
+    both = torch.randn(4, 3)
+    module = build_empty(Split)
+    load_component(module, read_index(folder_of(tmp_path, {"both": both})), device=CPU, rename=halves)
+    assert torch.equal(module.first.weight, both[:2])
+    assert torch.equal(module.second.weight, both[2:])
+
+
+def test_a_weight_may_be_taken_in_another_order(tmp_path):
+    both = torch.randn(4, 3)
+    module = build_empty(Split)
+    load_component(
+        module, read_index(folder_of(tmp_path, {"both": both})), device=CPU,
+        rename=lambda _: (
+            Part(name="first.weight", take=lambda tensor: tensor[::2]),
+            Part(name="second.weight", take=lambda tensor: torch.flip(tensor[1::2], (0,))),
+        ),
+    )  # fmt: skip
+    assert torch.equal(module.first.weight, both[::2])
+    assert torch.equal(module.second.weight, both[[3, 1]])
+    assert module.first.weight.is_contiguous()
+
+
+@pytest.mark.parametrize("rows", [6, 5])
+def test_a_part_of_another_shape_is_refused_before_data_is_read(tmp_path, rows):
+    files = read_index(folder_of(tmp_path, {"both": torch.randn(rows, 3)}))
+    files.shards[0].unlink()
+    with pytest.raises(BadCheckpoint, match=rf"another shape, key both, .*part first\.weight.*\[{rows}, 3\]"):
+        load_component(build_empty(Split), files, device=CPU, rename=halves)
+
+
+def test_a_part_and_a_tensor_cannot_give_one_weight(tmp_path):
+    files = read_index(folder_of(tmp_path, {"both": torch.randn(4, 3), "first.weight": torch.randn(2, 3)}))
+    with pytest.raises(BadCheckpoint, match="gives a weight twice"):
+        load_component(build_empty(Split), files, device=CPU, rename=lambda key: halves(key) if key == "both" else key)
+
+
+def test_a_part_that_the_module_has_no_place_for_is_refused(tmp_path):
+    files = read_index(folder_of(tmp_path, {"both": torch.randn(4, 3)}))
+    with pytest.raises(BadCheckpoint, match=r"lacks 1 tensor; 1 others.*second\.weight"):
+        load_component(
+            build_empty(Split), files, device=CPU,
+            rename=lambda _: (Part(name="first.weight", take=lambda tensor: tensor[:2]), Part(name="third", take=torch.clone)),
+        )  # fmt: skip
+
+
+def test_parts_that_lie_together_are_the_map_itself(tmp_path):
+    module = build_empty(lambda: Split(4_000_000))
+    both = torch.ones(8_000_000, 3, dtype=torch.bfloat16)
+    files = read_index(folder_of(tmp_path, {"both": both}))
+    del both
+    before = anonymous_bytes()
+    load_component(module, files, device=CPU, rename=halves)
+    assert float(module.second.weight[-1].sum()) == 3
+    assert anonymous_bytes() - before < 8 * 2**20
 
 
 @pytest.mark.gpu

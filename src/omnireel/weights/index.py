@@ -205,6 +205,7 @@ def _shards(folder: Path) -> tuple[tuple[Path, ...], Mapping[str, str] | None]:
             # A name with a folder in it could point anywhere on the disk.
             if Path(name).name != name:
                 raise BadCheckpoint(f"{folder.name}/{indexes[0].name}", "names a file outside its folder", found=name)
+        _check_there(folder, names)
         return tuple(folder / name for name in names), listed
     files = tuple(sorted(folder.glob("*.safetensors")))
     if not files:
@@ -214,6 +215,16 @@ def _shards(folder: Path) -> tuple[tuple[Path, ...], Mapping[str, str] | None]:
             folder.name, "has several weight files and no index", found=", ".join(path.name for path in files)
         )
     return files, None
+
+
+def _check_there(folder: Path, names: list[str]) -> None:
+    absent = [name for name in names if not (folder / name).is_file()]
+    if absent:
+        raise BadCheckpoint(
+            f"{folder.name}/{absent[0]}", "the file is missing, though the index lists it",
+            expected=f"{len(names)} weight files", found=f"{len(names) - len(absent)} of them",
+            hint="the folder was not downloaded or copied to the end",
+        )  # fmt: skip
 
 
 def _explain_no_weights(folder: Path) -> None:
