@@ -27,6 +27,17 @@ def test_a_latent_is_800_samples_and_ears_do_not_mix():
     assert np.allclose(swapped, wave[::-1], atol=1e-6)
 
 
+@pytest.mark.parametrize(("samples", "latents"), [(800, 1), (15_999, 20), (16_001, 21)])
+@torch.inference_mode()
+def test_a_wave_is_encoded_to_its_mean_ear_by_ear(samples, latents):
+    vae = AudioVae(MINI / "audio_vae", device=torch.device("cpu"))
+    wave = 0.3 * torch.randn(2, samples)
+    made = vae.encode(wave)
+    assert (made.shape, made.dtype, made.device.type) == ((2, vae.latent_channels, latents), torch.float32, "cpu")
+    assert torch.equal(vae.encode(wave), made)
+    assert torch.allclose(vae.encode(wave.flip(0)), made.flip(0), atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("change", "named"),
     [

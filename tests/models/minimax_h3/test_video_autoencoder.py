@@ -10,14 +10,13 @@ import torch.nn.functional as F
 from tests.support.mini import MINI
 
 from omnireel.attention import AttentionConfig, select_backend
-from omnireel.models.minimax_h3.tiling import Job, TilePlan
+from omnireel.models.minimax_h3.blending import stitch_clips
+from omnireel.models.minimax_h3.tiling import Job
 from omnireel.models.minimax_h3.video_autoencoder import (
     MARGINS,
     CausalConv3d,
     VideoAutoencoder,
     VideoVaeConfig,
-    stitch,
-    stitch_clips,
 )
 from omnireel.weights import load_component, read_index
 
@@ -102,6 +101,22 @@ def test_encoding_spread_over_ranks_makes_the_same_bits(vae):
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("tile_batch", [1, 3])
+def test_bytes_become_pixels_tile_by_tile(vae, tile_batch):
+    levels = torch.randint(0, 256, (1, 3, 20, 32, 80), dtype=torch.uint8)
+    sizes: list[torch.Size] = []
+
+    def prepare(tiles: torch.Tensor) -> torch.Tensor:
+        sizes.append(tiles.shape)
+        return tiles.float().div(255)
+
+    moments = vae.encode_moments(levels, tile_batch=tile_batch, prepare=prepare)
+    assert torch.equal(moments, vae.encode_moments(levels.float().div(255), tile_batch=tile_batch))
+    assert [size[0] for size in sizes] == {1: [1, 1, 1, 1], 3: [3, 1]}[tile_batch]
+    assert {size[1:] for size in sizes} == {(3, 17, 32, 64)}
+
+
+@torch.inference_mode()
 @pytest.mark.parametrize("num_latents", range(1, 9))
 def test_any_number_of_latents_is_decoded(vae, num_latents):
     pixels = vae.decode(torch.randn(1, 24, num_latents, 2, 2))
@@ -134,25 +149,6 @@ def test_what_is_given_is_left_as_it_was(vae):
 def test_narrow_pixels_are_encoded_in_float32(vae):
     video = torch.randn(1, 3, 1, 32, 32).bfloat16()
     assert torch.equal(vae.encode_moments(video), vae.encode_moments(video.float()))
-
-
-def test_tiles_are_blended_with_neighbours_as_they_were_decoded():
-    """Against the sum written out: down first, then across, each from raw neighbours."""
-    plan = TilePlan(starts=(0, 2), length=4, overlaps=(2,))
-    tiles = list(torch.randn(4, 1, 4, 4).unbind())
-    raw = [tile.clone() for tile in tiles]
-    made = stitch(tiles, plan, plan)
-
-    def down(j: int, y: int, x: int) -> torch.Tensor:
-        return raw[j][0, 2 + y, x] * (1 - y / 2) + raw[2 + j][0, y, x] * (y / 2)
-
-    for y in range(2):
-        for x in range(2):
-            expected = raw[2][0, y, 2 + x] * (1 - x / 2) + down(1, y, x) * (x / 2)
-            assert made[0, 2 + y, 2 + x] == expected
-    assert torch.equal(made[0, :2, :2], raw[0][0, :2, :2])
-    assert torch.equal(made[0, 4:, 4:], raw[3][0, 2:, 2:])
-    assert all(torch.equal(tile, kept) for tile, kept in zip(tiles, raw, strict=True))
 
 
 @pytest.mark.parametrize("margins", [(1, 1), (0, 1), (1, 0), (0, 0)])

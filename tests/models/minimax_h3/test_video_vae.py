@@ -48,6 +48,28 @@ def test_frames_are_the_decoders_pixels_rounded(vae):
     assert np.abs(made - (unit.clamp(0, 1) * 255).numpy()).max() <= 0.5 + 1e-3
 
 
+@pytest.mark.parametrize(("frames", "latents"), [(1, 1), (5, 2), (22, 7), (39, 12)])
+@torch.inference_mode()
+def test_frames_are_encoded_to_the_latents_that_stand_for_them(vae, frames, latents):
+    pixels = np.random.default_rng(0).integers(0, 256, (frames, 32, 64, 3), dtype=np.uint8)
+    before = pixels.copy()
+    made = vae.encode(pixels)
+    assert (made.shape, made.dtype, made.device.type) == ((1, 24, latents, 2, 4), torch.float32, "cpu")
+    assert np.array_equal(pixels, before)
+    posterior = made * vae._std + vae._mean
+    assert torch.allclose(posterior.half().float(), posterior, atol=1e-6)
+
+
+@torch.inference_mode()
+def test_a_posterior_is_drawn_alike_whatever_was_drawn_before(vae):
+    pixels = np.zeros((1, 32, 32, 3), np.uint8)
+    torch.manual_seed(1)
+    first = vae.encode(pixels)
+    state = torch.get_rng_state()
+    assert torch.equal(vae.encode(pixels), first)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 @torch.inference_mode()
 def test_the_mixed_layout_stays_close(vae):
     latents = torch.randn(1, 24, 7, 2, 2)

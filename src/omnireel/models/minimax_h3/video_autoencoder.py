@@ -7,7 +7,7 @@ latents), S tokens, A heads, D channels of a head, E width of the decoder.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from omnireel.attention import Attention
 from omnireel.layers import Linear, RMSNorm, RotaryTable, SwiGlu, rotate_
+from omnireel.models.minimax_h3.blending import fade_, stitch_clips
 from omnireel.models.minimax_h3.sizes import read_sizes
 from omnireel.models.minimax_h3.tiling import (
     MIN_OVERLAP_PIXELS,
@@ -25,7 +26,6 @@ from omnireel.models.minimax_h3.tiling import (
     ClipRules,
     CutPlan,
     Job,
-    TilePlan,
     TileRules,
     plan_decode,
     plan_encode,
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from omnireel.attention import AttentionBackend
 
 ROLE = "minimax_h3.video_vae"
+
+Prepare = Callable[[Tensor], Tensor]
+"""Tiles of bytes to tiles of normalised pixels, place by place."""
 
 KEEP_FLOAT32 = frozenset({"encoder", "quant_conv", "norm1", "norm2", "norm_out", "scale1", "scale2"})
 """Parts of a name whose weights stay float32 when the rest is bfloat16. Source: the reference's bfloat16 load."""
@@ -135,12 +138,12 @@ class VideoAutoencoder(nn.Module):
             self.post_quant_conv = nn.Conv3d(config.latent_channels, config.latent_channels, 1)
             self.decoder = Decoder(config, backend=backend)
 
-    def encode_moments(self, video_BCTHW: Tensor, *, tile_batch: int = 1) -> Tensor:
+    def encode_moments(self, video_BCTHW: Tensor, *, tile_batch: int = 1, prepare: Prepare | None = None) -> Tensor:
         """Mean and log-variance of the posterior, [B,2C,Tl,Hl,Wl]. A single frame gives one latent frame; of more, clips of 17
         are encoded by themselves, the last one filled up with its last frame.
         """
         plan = self.encode_plan(*video_BCTHW.shape[2:])
-        tiles = self.encode_tiles(video_BCTHW, plan, plan.jobs, tile_batch=tile_batch)
+        tiles = self.encode_tiles(video_BCTHW, plan, plan.jobs, tile_batch=tile_batch, prepare=prepare)
         moments = torch.cat(list(stitch_clips(tiles, plan)), dim=2)
         dropped = 0 if video_BCTHW.shape[2] == 1 else self.config.token_drop
         return moments[:, :, : moments.shape[2] - dropped]
@@ -164,11 +167,16 @@ class VideoAutoencoder(nn.Module):
         return plan_decode(self.config.clips, self._tiles, frames, height, width)
 
     def encode_tiles(
-        self, video_BCTHW: Tensor, plan: CutPlan, jobs: Sequence[Job], *, tile_batch: int = 1
-    ) -> Iterator[Tensor]:
-        """Moments of each job's tile, in the order of `jobs`; `tile_batch` of them are computed at once."""
+        self, video_BCTHW: Tensor, plan: CutPlan, jobs: Sequence[Job], *, tile_batch: int = 1,
+        prepare: Prepare | None = None,
+    ) -> Iterator[Tensor]:  # fmt: skip
+        """Moments of each job's tile, in the order of `jobs`; `tile_batch` of them are computed at once.
+
+        `prepare` makes pixels of what the video holds, tile by tile, so that a long clip need not be there as float.
+        """
         dtype = self.quant_conv.weight.dtype
-        for tiles in _batches(video_BCTHW, plan, jobs, tile_batch):
+        for cut in _batches(video_BCTHW, plan, jobs, tile_batch):
+            tiles = cut if prepare is None else prepare(cut)
             yield from self.quant_conv(self.encoder(tiles.to(dtype))).split(len(video_BCTHW))
 
     def decode_tiles(
@@ -217,52 +225,6 @@ def _cut(source_BCTHW: Tensor, plan: CutPlan, job: Job) -> Tensor:
     tile = source_BCTHW[:, :, start : start + plan.extent, top : top + rows.length, left : left + columns.length]
     missing = plan.extent - tile.shape[2]
     return tile if not missing else torch.cat([tile, tile[:, :, -1:].expand(-1, -1, missing, -1, -1)], dim=2)
-
-
-def stitch_clips(tiles: Iterable[Tensor], plan: CutPlan) -> Iterator[Tensor]:
-    """Tiles in the order of the plan's jobs as whole clips; no more than one clip's tiles are held."""
-    held: list[Tensor] = []
-    for tile in tiles:
-        held.append(tile)
-        if len(held) == plan.tiles_per_clip:
-            yield stitch(held, *plan.made)
-            held = []
-
-
-def stitch(tiles: Sequence[Tensor], rows: TilePlan, columns: TilePlan) -> Tensor:
-    """Tiles in order of rows, then columns, as one picture: each goes over from the one above, then from the one to the left.
-
-    The neighbours that a tile is blended with are as they were decoded, not as they were blended themselves.
-    """
-    first = tiles[0]
-    if len(tiles) == 1:
-        return first
-    height, width = rows.starts[-1] + first.shape[-2], columns.starts[-1] + first.shape[-1]
-    whole = first.new_empty(*first.shape[:-2], height, width)
-    bottoms, rights = (*rows.starts[1:], height), (*columns.starts[1:], width)
-    for k, tile in enumerate(tiles):
-        i, j = divmod(k, len(columns))
-        place = whole[..., rows.starts[i] : bottoms[i], columns.starts[j] : rights[j]]
-        place.copy_(tile[..., : place.shape[-2], : place.shape[-1]])
-        if i:
-            fade_(place, tiles[k - len(columns)][..., : place.shape[-1]], rows.overlaps[i - 1], dim=-2)
-        if j:
-            fade_(place, tiles[k - 1][..., : place.shape[-2], :], columns.overlaps[j - 1], dim=-1)
-    return whole
-
-
-def fade_(after: Tensor, before: Tensor, extent: int, *, dim: int) -> None:
-    """Writes over the first `extent` places of `after` along `dim`: they go over linearly from the last ones of `before`.
-
-    Where `after` has been cut shorter than that, the rest of the way is missing with it.
-    """
-    extent = min(before.shape[dim], extent)
-    seen = min(after.shape[dim], extent)
-    shape = [1] * after.ndim
-    shape[dim] = seen
-    new = (torch.arange(extent, device=after.device, dtype=after.dtype) / extent)[:seen].view(shape)
-    old = before.narrow(dim, before.shape[dim] - extent, seen)
-    after.narrow(dim, 0, seen).mul_(new).add_(old * (1 - new))
 
 
 MARGINS: Mapping[str, tuple[int, int] | tuple[None, None]] = {

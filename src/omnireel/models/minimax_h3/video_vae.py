@@ -93,12 +93,15 @@ class VideoVae:
         """
         pixels = torch.from_numpy(frames).to(self._device).permute(3, 0, 1, 2)[None]
         with exact_float32():
-            moments = self._vae.encode_moments((pixels.float().div(255.0) - self._pixel_mean) / self._pixel_std)
+            moments = self._vae.encode_moments(pixels, prepare=self._normalised)
         mean, log_variance = moments.chunk(2, dim=1)
         generator = torch.Generator("cpu").manual_seed(ENCODE_SEED)
         noise = torch.randn(mean.shape, generator=generator, dtype=torch.float32, device="cpu")
         drawn = mean + torch.exp(0.5 * log_variance.clamp(-30.0, 20.0)) * noise.to(mean.device)
         return (drawn.half().float().cpu() - self._mean.cpu()) / self._std.cpu()
+
+    def _normalised(self, levels: Tensor) -> Tensor:
+        return levels.float().div(255.0).sub_(self._pixel_mean).div_(self._pixel_std)
 
     def decode(self, latents: Tensor) -> FramesU8:
         """float32 latents [1,C,Tl,Hl,Wl] as the DiT has them to uint8 [T,H,W,3].
