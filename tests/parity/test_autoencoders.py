@@ -11,10 +11,12 @@ import torch
 from tests.parity.tolerances import assert_close
 from tests.support.tiny_h3 import AUDIO_VAE, VIDEO_VAE, randomised
 
-from omnireel.attention import AttentionConfig, select_backend
+from omnireel.attention import AttentionBackend, AttentionConfig, select_backend
 from omnireel.models.minimax_h3.audio_autoencoder import AudioAutoencoder, AudioVaeConfig, fold_weight_norm
+from omnireel.models.minimax_h3.audio_vae import AudioVae
 from omnireel.models.minimax_h3.tiling import plan_tiles
 from omnireel.models.minimax_h3.video_autoencoder import VideoAutoencoder, VideoVaeConfig, stored_dtype
+from omnireel.models.minimax_h3.video_vae import PIXEL_MEAN, PIXEL_STD, VideoVae
 from omnireel.weights import load_component, read_index
 
 CPU = torch.device("cpu")
@@ -48,21 +50,33 @@ def video_pair(
 
     theirs = randomised(AutoencoderKLMiniMaxH3(**config), 5)
     theirs.save_pretrained(folder)
+    tile_theirs(theirs, tile)
+    return theirs, ours_of(folder, torch.float32, tile)
+
+
+def tile_theirs(theirs: Any, tile: tuple[int, int] | None) -> None:
     if tile is not None:
         theirs.enable_tiling(
             tile_sample_min_height=tile[0], tile_sample_min_width=tile[0],
             tile_sample_min_overlap_height=tile[1], tile_sample_min_overlap_width=tile[1],
         )  # fmt: skip
-    return theirs, ours_of(folder, torch.float32, tile)
+
+
+def select(role: str, category: str, head_dim: int) -> AttentionBackend:
+    return select_backend(
+        AttentionConfig(), role=role, category=category, head_dim=head_dim, platform_name="cpu",
+        preference=("TORCH_SDPA",),
+    )  # fmt: skip
+
+
+def video_vae(folder: Path) -> VideoVae:
+    return VideoVae(folder, device=CPU, is_mixed=False, select=select)
 
 
 def ours_of(folder: Path, dtype: torch.dtype, tile: tuple[int, int] | None = None) -> VideoAutoencoder:
     files = read_index(folder)
     made = VideoVaeConfig.from_dict(files.config)
-    backend = select_backend(
-        AttentionConfig(), role="vae", category="self", head_dim=made.decoder_attention_head_dim, platform_name="cpu",
-        preference=("TORCH_SDPA",),
-    )  # fmt: skip
+    backend = select("vae", "self", made.decoder_attention_head_dim)
     with torch.device("meta"):
         ours = VideoAutoencoder(made, backend=backend, tile=tile)
     load_component(ours, files, device=CPU, dtype_of=lambda name, _: stored_dtype(name, dtype))
@@ -157,18 +171,46 @@ def test_tiles_in_batches_are_tiles_one_by_one(tmp_path):
         assert (ours.encode_moments(video, tile_batch=size) - ours.encode_moments(video)).abs().max() < 1e-5
 
 
+@pytest.mark.parametrize("tile", [None, (64, 16)])
 @torch.inference_mode()
-def test_the_mixed_layout_is_the_references_bfloat16_load(tmp_path):
+def test_the_mixed_layout_is_the_references_bfloat16_load(tmp_path, tile):
     from diffusers import AutoencoderKLMiniMaxH3
 
     video_pair(tmp_path, VIDEO_VAE)
     theirs = AutoencoderKLMiniMaxH3.from_pretrained(tmp_path, torch_dtype=torch.bfloat16).eval()
-    ours = ours_of(tmp_path, torch.bfloat16)
+    tile_theirs(theirs, tile)
+    ours = ours_of(tmp_path, torch.bfloat16, tile)
     types = {name: tensor.dtype for name, tensor in theirs.state_dict().items()}
     assert {name: tensor.dtype for name, tensor in ours.state_dict().items()} == types
-    z = torch.randn(1, 4, 12, 2, 2)
-    expected = theirs.decode(z, return_dict=False)[0]
-    assert_close("vae_mixed", ours.decode(z), expected)
+    for latents in (7, 12, 9):
+        z = torch.randn(1, 4, latents, 5, 9)
+        assert_close("vae_mixed", ours.decode(z), theirs.decode(z, return_dict=False)[0])
+    video = torch.randn(1, 3, 18, 80, 144)
+    assert_close("vae_mixed", ours.encode_moments(video), moments(theirs, video))
+
+
+@pytest.mark.parametrize("frames", [1, 22, 30])
+@torch.inference_mode()
+def test_conditions_are_drawn_and_rounded_as_the_references(tmp_path, frames):
+    from diffusers.modular_pipelines.minimax_h3.encoders import encode_vae_condition
+
+    theirs, _ = video_pair(tmp_path, VIDEO_VAE)
+    levels = torch.randint(0, 256, (frames, 48, 64, 3), dtype=torch.uint8)
+    pixels = levels.permute(3, 0, 1, 2)[None]
+    expected = encode_vae_condition(theirs, pixels, PIXEL_MEAN, PIXEL_STD)
+    assert_close("vae", video_vae(tmp_path).encode(levels.numpy()), expected)
+
+
+@pytest.mark.parametrize("latents", [7, 12, 10])
+@torch.inference_mode()
+def test_frames_are_the_references_bytes(tmp_path, latents):
+    theirs, _ = video_pair(tmp_path, VIDEO_VAE)
+    z = torch.randn(1, 4, latents, 2, 3)
+    mean, std = (torch.tensor(VIDEO_VAE[key]).view(1, -1, 1, 1, 1) for key in ("latents_mean", "latents_std"))
+    pixels = theirs.decode(z * std + mean, return_dict=False)[0][0].permute(1, 2, 3, 0)
+    unit = (pixels * torch.tensor(PIXEL_STD) + torch.tensor(PIXEL_MEAN)).clamp(0, 1)
+    frames = torch.from_numpy(video_vae(tmp_path).decode(z))
+    assert_close("loop_frames", frames / 255, (unit * 255).round() / 255)
 
 
 def audio_pair(folder: Path, config: dict[str, Any]) -> tuple[Any, AudioAutoencoder]:
@@ -197,3 +239,16 @@ def test_sound(tmp_path, name, is_folded):
     assert_close("audio_vae", ours.encode(wave), expected)
     z = torch.randn(2, 8, 21)
     assert_close("audio_vae", ours.decode(z), theirs.decode(z, return_dict=False)[0][:, 0])
+
+
+@torch.inference_mode()
+def test_recordings_and_their_latents_are_the_references(tmp_path):
+    theirs, _ = audio_pair(tmp_path, AUDIO_VAE)
+    ours = AudioVae(tmp_path, device=CPU)
+    mean, std = (torch.tensor(AUDIO_VAE[key]).view(1, -1, 1) for key in ("latents_mean", "latents_std"))
+    wave = 0.3 * torch.randn(2, 16_001)
+    expected = (theirs.encode(wave[:, None], return_dict=False)[0].mode() - mean) / std
+    assert_close("audio_vae", ours.encode(wave), expected)
+    z = torch.randn(2, 8, 21)
+    heard = theirs.decode(z * std + mean, return_dict=False)[0][:, 0]
+    assert_close("audio_vae", torch.from_numpy(ours.decode(z)), heard)
