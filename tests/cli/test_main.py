@@ -241,3 +241,9 @@ def test_a_full_disk_behind_stdout_is_no_bug():
             env={"PYTHONPATH": os.pathsep.join(sys.path), "PATH": os.defpath},
         )
     assert (done.returncode, done.stderr) == (3, "error: the output cannot be written (No space left on device)\n")
+
+
+def test_two_dashes_are_no_value_of_a_flag(trial, capsys):
+    assert main(["try", "--num-frames=--"]) == 2
+    assert capsys.readouterr().err.startswith("error: --num-frames: -- is no value")
+    assert trial.given == []

@@ -61,3 +61,9 @@ def test_stdin_that_is_not_utf8_is_refused(monkeypatch):
     feed(monkeypatch, b"\xff\xfe")
     with pytest.raises(InvalidRequest):
         prompt_of(arguments("-"))
+
+
+def test_a_closed_stdin_holds_no_prompt(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(ClientError, match="closed"):
+        prompt_of(arguments("-"))

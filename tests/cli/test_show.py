@@ -81,3 +81,28 @@ def test_json_refuses_what_is_not_json():
 
 def test_a_file_name_in_json_is_its_bytes_read_as_utf8():
     assert show.name_of(Path(os.fsdecode("é.mp4".encode()))) == "é.mp4"
+
+
+def test_streams_that_were_closed_before_the_start_swallow_what_is_written(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    show.prepare_streams()
+    with sys.stdout, sys.stderr:
+        show.note("to nobody")
+        show.path(Path("a.mp4"))
+        show.flush()
+        assert not sys.stderr.isatty()
+
+
+def test_an_error_that_cannot_be_written_anywhere_raises_nothing(monkeypatch):
+    class Full(io.StringIO):
+        def write(self, text):
+            raise OSError(28, "No space left on device")
+
+        def fileno(self):
+            return os.open(os.devnull, os.O_WRONLY)
+
+    monkeypatch.setattr(sys, "stderr", Full())
+    monkeypatch.setattr(sys, "stdout", Full())
+    show.error(ERROR, as_json=True)
+    assert sys.stdout.getvalue() == ""

@@ -152,6 +152,9 @@ def _flag(token: str, rest: list[str], parser: argparse.ArgumentParser) -> str:
         if name[:2] in options and not name.startswith("--"):
             return token
         raise _unknown("flag", name, options, parser)
+    if value == "--":
+        # argparse takes it for the mark behind which there are no flags, and the value is then an empty list.
+        raise ClientError(f"{name}: -- is no value", hint="write ./-- for a file of that name")
     if equals or options[name].nargs == 0 or not rest:
         return name + equals + value
     following = rest[0]

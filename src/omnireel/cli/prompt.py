@@ -29,6 +29,8 @@ def prompt_of(arguments: argparse.Namespace) -> str:
     if arguments.prompt_file is not None:
         return _decoded("prompt_file", _content(Path(arguments.prompt_file)))
     if arguments.prompt == "-":
+        if sys.stdin is None:
+            raise ClientError("no prompt: stdin is closed")
         return _decoded("prompt", sys.stdin.buffer.read())
     # A word that the locale could not read holds its bytes as surrogates; UTF-8 may still be what they are.
     return _decoded("prompt", os.fsencode(arguments.prompt)) if _has_surrogates(arguments.prompt) else arguments.prompt

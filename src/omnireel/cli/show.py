@@ -10,7 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,13 @@ from omnireel.errors import OmniReelError, SetupError
 
 
 def prepare_streams() -> None:
-    """Makes every text printable: what a narrow locale cannot encode is written as an escape."""
+    """Makes every text printable: what a narrow locale cannot encode is written as an escape.
+
+    A stream that was closed before the program began swallows what is written to it.
+    """
+    # Python has None there, and `print` takes None for stdout.
+    sys.stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")
+    sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -88,7 +94,10 @@ def error(problem: OmniReelError, *, as_json: bool) -> None:
     """What went wrong and what to do."""
     failure(problem.message, problem.hint)
     if as_json:
-        data({"error": problem.to_dict()})
+        # Where nothing can be written the exit code has to do.
+        with suppress(OSError, SetupError):
+            data({"error": problem.to_dict()})
+            flush()
 
 
 def failure(message: str, hint: str = "") -> None:
@@ -99,5 +108,6 @@ def failure(message: str, hint: str = "") -> None:
 
 
 def note(text: str) -> None:
-    """A line on stderr, for a person."""
-    print(text, file=sys.stderr)
+    """A line on stderr, for a person, who need not be there any more."""
+    with suppress(OSError):
+        print(text, file=sys.stderr)
