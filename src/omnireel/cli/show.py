@@ -22,9 +22,9 @@ def prepare_streams() -> None:
 
     A stream that was closed before the program began swallows what is written to it.
     """
-    # Python has None there, and `print` takes None for stdout.
-    sys.stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")
-    sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")
+    # Python has None there, and `print` takes None for stdout. What is opened lives as long as the process.
+    sys.stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
