@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 import zlib
 from fractions import Fraction
 from pathlib import Path
@@ -263,3 +264,22 @@ def test_heic_pictures_are_read():
     pillow_heif.register_heif_opener()
     frame = read_picture(saved(Image.fromarray(solid((250, 10, 10))), "HEIF", quality=95), name="p")[0]
     assert hue(frame) == (True, False, False)
+
+
+def test_a_frame_that_is_held_over_a_gap_before_the_start_is_resized_too(tmp_path):
+    path = write_video(tmp_path / "gap.mp4", pts=[0, 1, 2, 96, 97, 98])
+    clip = read_clip(path, name="clip", fps=24.0, size=(32, 32), start_seconds=2.0)
+    assert clip.frames.shape == (51, 32, 32, 3)
+    assert np.abs(clip.frames[0].astype(int) - COLOURS[2]).max() < 12
+    assert np.abs(clip.frames[-1].astype(int) - COLOURS[5]).max() < 12
+
+
+def test_sound_that_is_no_numbers_is_refused(tmp_path):
+    data = np.full(64, np.nan, "<f4").tobytes()
+    form = struct.pack("<IHHIIHH", 16, 3, 1, 8000, 32000, 4, 32)
+    path = tmp_path / "nan.wav"
+    path.write_bytes(
+        b"RIFF" + struct.pack("<I", 36 + len(data)) + b"WAVEfmt " + form + b"data" + struct.pack("<I", len(data)) + data
+    )
+    with pytest.raises(MediaUnreadable, match="no numbers"):
+        read_sound(path, name="song")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import struct
+import warnings
+import zlib
 
 import numpy as np
 import pytest
@@ -10,7 +13,8 @@ from PIL import Image
 from tests.media.test_decode import write_sound, write_video
 
 from omnireel.errors import MediaUnreadable
-from omnireel.media.inspect import inspect_media
+from omnireel.media.decode import read_clip, read_sound
+from omnireel.media.inspect import inspect_media, picture_errors
 from omnireel.request import MediaKind
 
 
@@ -56,3 +60,42 @@ def test_a_missing_an_empty_and_a_foreign_file_are_refused(tmp_path, kind):
 def test_a_clip_asked_for_as_a_recording_without_sound_is_refused(tmp_path):
     with pytest.raises(MediaUnreadable, match="has no sound"):
         inspect_media(write_video(tmp_path / "a.mp4"), kind=MediaKind.AUDIO, name="a")
+
+
+def test_a_picture_that_is_cut_before_its_tags_is_refused():
+    buffer = io.BytesIO()
+    Image.new("RGB", (64, 48)).save(buffer, "PNG")
+    whole = buffer.getvalue()
+    with pytest.raises(MediaUnreadable, match=r"^p: cannot be read as a picture"):
+        inspect_media(whole[: whole.index(b"IDAT") + 10], kind=MediaKind.IMAGE, name="p")
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, OSError, SyntaxError, zlib.error, struct.error, IndexError])
+def test_whatever_a_picture_library_raises_is_the_files_fault(kind):
+    with pytest.raises(MediaUnreadable, match=f"^p: .*{kind.__name__}"), picture_errors("p"):
+        raise kind
+
+
+def test_warnings_of_a_picture_library_are_not_shown():
+    # Warnings are errors in tests.
+    with picture_errors("p"):
+        warnings.warn("Corrupt EXIF data", UserWarning, stacklevel=1)
+
+
+def test_a_clip_whose_codec_is_not_known_has_no_pictures(tmp_path):
+    content = write_video(tmp_path / "a.mp4", sound_hz=44100).read_bytes().replace(b"avc1", b"zzzz")
+    with pytest.raises(MediaUnreadable, match="has no pictures"):
+        inspect_media(content, kind=MediaKind.VIDEO, name="a")
+    with pytest.raises(MediaUnreadable, match="has no pictures"):
+        read_clip(content, name="a", fps=24.0)
+    assert inspect_media(content, kind=MediaKind.AUDIO, name="a").audio_codec == "aac"
+
+
+def test_a_clip_whose_sound_is_of_no_known_codec_is_silent(tmp_path):
+    content = (
+        write_video(tmp_path / "a.mp4", sound_hz=44100).read_bytes().replace(b"mp4a", b"zzzz").replace(b"esds", b"zzzz")
+    )
+    assert not inspect_media(content, kind=MediaKind.VIDEO, name="a").has_sound
+    assert read_clip(content, name="a", fps=24.0).sound is None
+    with pytest.raises(MediaUnreadable, match="has no sound"):
+        read_sound(content, name="a")

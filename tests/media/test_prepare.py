@@ -76,8 +76,41 @@ def test_arrays_are_prepared_by_the_same_rules():
         {"kind": MediaKind.AUDIO, "wave": np.zeros(5, np.float32), "sample_rate_hz": 8},
         {"kind": MediaKind.AUDIO, "wave": np.zeros((3, 5), np.float32), "sample_rate_hz": 8},
         {"kind": MediaKind.AUDIO, "wave": np.zeros((1, 5), np.float32)},
+        {"kind": MediaKind.AUDIO, "wave": np.zeros((1, 5), np.int16), "sample_rate_hz": 8},
+        {"kind": MediaKind.AUDIO, "wave": np.zeros((1, 0), np.float32), "sample_rate_hz": 8},
+        {"kind": MediaKind.AUDIO, "wave": np.full((1, 5), np.nan, np.float32), "sample_rate_hz": 8},
+        {"kind": MediaKind.AUDIO, "wave": np.zeros((1, 5), np.float32), "sample_rate_hz": -8},
+        {"kind": MediaKind.AUDIO, "wave": np.zeros((1, 5), np.float32), "sample_rate_hz": 8.5},
+        {"kind": MediaKind.AUDIO, "wave": [[0.0]], "sample_rate_hz": 8},
+        {"kind": MediaKind.IMAGE, "frames": [0]},
+        {"kind": MediaKind.IMAGE, "frames": np.zeros((2, 4, 4, 3), np.uint8)},
+        {"kind": MediaKind.VIDEO, "frames": np.zeros((2, 4, 4, 3), np.uint8), "fps": float("inf")},
+        {"kind": MediaKind.VIDEO, "frames": np.zeros((2, 4, 4, 3), np.uint8), "fps": "24"},
+        {"kind": "image", "frames": np.zeros((1, 4, 4, 3), np.uint8)},
     ],
 )
 def test_arrays_of_other_shapes_are_refused_by_their_place(broken):
     with pytest.raises(MediaUnreadable, match=r"media\[3\]"):
         media_facts(MediaInput(role="reference", **broken), 3)
+
+
+def test_a_clip_of_hardly_any_rate_is_cut_before_it_is_repeated():
+    frames = np.zeros((30, 4, 4, 3), np.uint8)
+    item = MediaInput(kind=MediaKind.VIDEO, role="reference", frames=frames, fps=1e-9)
+    made = prepared(item, MediaPlan(fps=24.0, max_frames=9))
+    assert made.frames is not None
+    assert len(made.frames) == 9
+
+
+@pytest.mark.parametrize(
+    "broken", [{"source": "a.png"}, {"kind": "image"}, {"start_seconds": -1.0}, {"start_seconds": float("nan")}]
+)
+def test_references_of_other_types_are_refused_by_their_name(broken):
+    whole = {"kind": MediaKind.VIDEO, "role": "reference", "source": b"", "name": "face"}
+    with pytest.raises(MediaUnreadable, match=r"^face: has a"):
+        media_facts(MediaRef(**{**whole, **broken}), 0)
+
+
+def test_what_is_no_medium_at_all_is_refused_by_its_place():
+    with pytest.raises(MediaUnreadable, match=r"^media\[2\]"):
+        media_facts("a.png", 2)  # type: ignore[arg-type]

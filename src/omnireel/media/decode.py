@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from omnireel.errors import MediaUnreadable
-from omnireel.media.inspect import Source, open_container, open_picture, reason
+from omnireel.media.inspect import Source, first_stream, open_container, open_picture, picture_errors, reason
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -58,15 +58,13 @@ def read_picture(source: Source, *, name: str, size: tuple[int, int] | None = No
     Returns:
         uint8 [1,H,W,3].
     """
-    from PIL import Image, ImageOps
+    from PIL import ImageOps
 
     with open_picture(source, name=name) as opened:
-        try:
+        with picture_errors(name):
             opened.seek(0)
             opened.load()
             shown = _as_rgb(ImageOps.exif_transpose(opened))
-        except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-            raise MediaUnreadable(name, f"cannot be decoded as a picture ({reason(error)})") from None
         return np.asarray(_fitted(shown, size, is_cover=is_cover))[None].copy()
 
 
@@ -96,14 +94,14 @@ def read_clip(
     """
     with open_container(source, name=name) as container:
         fps = fps or _average_fps(container)
-        grid = _Grid(fps=fps, start_seconds=start_seconds, max_frames=max_frames)
-        _fill_grid(grid, _shown_frames(container, name=name), size)
+        grid = _Grid(fps=fps, start_seconds=start_seconds, max_frames=max_frames, size=size)
+        _fill_grid(grid, _shown_frames(container, name=name))
     if grid.frames is None:
         raise MediaUnreadable(name, f"has no pictures from second {start_seconds:g}")
     seconds = len(grid.frames) / fps if max_sound_seconds is None else max_sound_seconds
     sound = None
     with open_container(source, name=name) as container:
-        if container.streams.audio:
+        if first_stream(container, "audio") is not None:
             sound = _sound(container, name=name, start_seconds=start_seconds, max_seconds=seconds)
     return Clip(frames=grid.frames, fps=fps, sound=sound)
 
@@ -111,7 +109,7 @@ def read_clip(
 def read_sound(source: Source, *, name: str, start_seconds: float = 0.0, max_seconds: float | None = None) -> Sound:
     """A recording, or the sound of a clip, at its own rate; more than two channels are mixed down to stereo."""
     with open_container(source, name=name) as container:
-        if not container.streams.audio:
+        if first_stream(container, "audio") is None:
             raise MediaUnreadable(name, "has no sound")
         sound = _sound(container, name=name, start_seconds=start_seconds, max_seconds=max_seconds)
     if sound is None:
@@ -149,13 +147,15 @@ def fitted_frames(frames: FramesU8, size: tuple[int, int] | None, *, is_cover: b
 def on_grid(frames: FramesU8, fps: float, grid_fps: float, *, max_frames: int | None = None) -> FramesU8:
     """uint8 [T,H,W,3] of a steady rate on a grid of another, by the rule of `read_clip`."""
     if fps != grid_fps:
-        slots = np.floor(np.arange(len(frames) + 1) * (grid_fps / fps) + 0.5).astype(np.int64)
+        slots = np.floor(np.arange(len(frames) + 1) * (grid_fps / fps) + 0.5)
+        # Before anything is repeated, for a clip of few frames a second may last for years.
+        slots = np.minimum(slots, slots[-1] if max_frames is None else max_frames).astype(np.int64)
         frames = np.repeat(frames, np.diff(slots), axis=0)
     return frames[:max_frames]
 
 
 def _average_fps(container: Any) -> float:
-    stream = next(iter(container.streams.video), None)
+    stream = first_stream(container, "video")
     rate = None if stream is None else stream.average_rate or stream.guessed_rate
     return float(rate) if rate else 24.0
 
@@ -178,9 +178,9 @@ def _shown_frames(container: Any, *, name: str) -> Iterator[tuple[float, float, 
     """(start second, length in seconds, uint8 [H,W,3]) of each frame, turned as the file asks."""
     import av
 
-    if not container.streams.video:
+    stream = first_stream(container, "video")
+    if stream is None:
         raise MediaUnreadable(name, "has no pictures")
-    stream = container.streams.video[0]
     stream.thread_type = "AUTO"
     rate = stream.average_rate or stream.guessed_rate
     usual = float(1 / rate) if rate else 1 / 24
@@ -202,8 +202,11 @@ def _shown_frames(container: Any, *, name: str) -> Iterator[tuple[float, float, 
 class _Grid:
     """Frames on an even time grid, written into one array that grows by doubling; untouched pages cost no memory."""
 
-    def __init__(self, *, fps: float, start_seconds: float, max_frames: int | None) -> None:
+    def __init__(
+        self, *, fps: float, start_seconds: float, max_frames: int | None, size: tuple[int, int] | None
+    ) -> None:
         self._fps = fps
+        self._size = size
         self._start_seconds = start_seconds
         self._limit = max_frames
         self._count = 0
@@ -226,7 +229,9 @@ class _Grid:
         """The frame held so far fills the slots before this second; from there on `picture` is held."""
         stop = self.slot(second) if self._limit is None else min(self.slot(second), self._limit)
         if self._held is not None and stop > self._count:
-            self._room(stop, self._held.shape)[self._count : stop] = self._held
+            # Only here, for most frames before the grid's start fill no slot and are not worth resizing.
+            fitted = fitted_frames(self._held[None], self._size)[0]
+            self._room(stop, fitted.shape)[self._count : stop] = fitted
             self._count = stop
         self._held = picture
 
@@ -239,15 +244,10 @@ class _Grid:
         return self._frames
 
 
-def _fill_grid(grid: _Grid, shown: Iterator[tuple[float, float, FramesU8]], size: tuple[int, int] | None) -> None:
-    from PIL import Image
-
+def _fill_grid(grid: _Grid, shown: Iterator[tuple[float, float, FramesU8]]) -> None:
     end = 0.0
     for second, length, picture in shown:
-        # A frame that ends before the grid starts is not worth resizing.
-        wanted = size is not None and grid.slot(second + length) > 0
-        fitted = np.asarray(_fitted(Image.fromarray(picture), size, is_cover=False)) if wanted else picture
-        grid.advance(second, fitted)
+        grid.advance(second, picture)
         if grid.full:
             return
         end = second + length
@@ -257,7 +257,7 @@ def _fill_grid(grid: _Grid, shown: Iterator[tuple[float, float, FramesU8]], size
 def _sound(container: Any, *, name: str, start_seconds: float, max_seconds: float | None) -> Sound | None:
     import av
 
-    stream = container.streams.audio[0]
+    stream = first_stream(container, "audio")
     rate = stream.codec_context.sample_rate
     layout = "mono" if stream.codec_context.channels == 1 else "stereo"
     resampler = av.AudioResampler(format="fltp", layout=layout, rate=rate)
@@ -272,6 +272,8 @@ def _sound(container: Any, *, name: str, start_seconds: float, max_seconds: floa
     if not parts:
         return None
     wave = np.concatenate(parts, axis=1)[:, first:last]
+    if not np.isfinite(wave).all():
+        raise MediaUnreadable(name, "has sound with values that are no numbers")
     return Sound(wave=np.ascontiguousarray(wave), sample_rate_hz=rate) if wave.shape[1] else None
 
 

@@ -6,7 +6,11 @@ A file's name is never believed. Pixels are counted as shown, that is after the 
 from __future__ import annotations
 
 import io
+import struct
 import warnings
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -39,8 +43,9 @@ def inspect_media(source: Source, *, kind: MediaKind, name: str) -> MediaFacts:
     if kind is MediaKind.IMAGE:
         with open_picture(source, name=name) as picture:
             width, height = picture.size
-            if _is_turned(picture):
-                width, height = height, width
+            with picture_errors(name):
+                if _is_turned(picture):
+                    width, height = height, width
             return MediaFacts(
                 kind=kind, container=str(picture.format).lower(), size_bytes=size_bytes, width=width, height=height
             )
@@ -53,22 +58,47 @@ def open_picture(source: Source, *, name: str) -> Image:
     from PIL import Image, UnidentifiedImageError
 
     _register_heif()
-    with warnings.catch_warnings():
-        # Pillow warns at half its own limit; ours is the one that counts and it is an error.
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+    with picture_errors(name):
         try:
             picture = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=_formats())
         except UnidentifiedImageError:
             raise MediaUnreadable(
                 name, "is not a picture", hint="JPEG, PNG, WebP, HEIC, AVIF and GIF are read"
             ) from None
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise MediaUnreadable(name, f"cannot be read as a picture ({reason(error)})") from None
     if picture.width * picture.height > MAX_PICTURE_PIXELS:
         size = f"{picture.width}x{picture.height}"
         picture.close()
         raise MediaUnreadable(name, f"has {size} pixels", hint=f"at most {MAX_PICTURE_PIXELS} pixels are read")
     return picture
+
+
+@contextmanager
+def picture_errors(name: str) -> Iterator[None]:
+    """Around whatever Pillow does with a file, whose plugins let errors of many kinds through and print warnings.
+
+    Raises:
+        MediaUnreadable: the file is broken.
+    """
+    from PIL import Image
+
+    with warnings.catch_warnings():
+        # Of its size Pillow warns at half its own limit, where ours is the one that counts; other warnings are about tags.
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        except MediaUnreadable:
+            raise
+        except (
+            ArithmeticError, AttributeError, EOFError, LookupError, OSError, RuntimeError, SyntaxError, TypeError,
+            ValueError, struct.error, zlib.error, Image.DecompressionBombError,
+        ) as error:  # fmt: skip
+            raise MediaUnreadable(name, f"cannot be read as a picture ({reason(error)})") from None
+
+
+def first_stream(container: Any, kind: str) -> Any:
+    """The first "video" or "audio" stream that can be decoded, None without one; phones put others beside it."""
+    found = (stream for stream in container.streams if stream.type == kind)
+    return next((stream for stream in found if stream.codec_context is not None), None)
 
 
 def open_container(source: Source, *, name: str, hint: str = "") -> Any:
@@ -88,8 +118,7 @@ def open_container(source: Source, *, name: str, hint: str = "") -> Any:
 
 
 def _container_facts(container: Any, *, kind: MediaKind, size_bytes: int, name: str) -> MediaFacts:
-    video = next(iter(container.streams.video), None)
-    audio = next(iter(container.streams.audio), None)
+    video, audio = first_stream(container, "video"), first_stream(container, "audio")
     if kind is MediaKind.VIDEO and video is None:
         raise MediaUnreadable(name, "has no pictures")
     if kind is MediaKind.AUDIO and audio is None:
@@ -121,7 +150,7 @@ def first_rotation(container: Any, *, name: str) -> int:
     import av
 
     try:
-        frame = next(container.decode(video=0), None)
+        frame = next(container.decode(first_stream(container, "video")), None)
         container.seek(0)
     except (av.FFmpegError, ValueError) as error:
         raise MediaUnreadable(name, f"has pictures that cannot be decoded ({reason(error)})") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,9 +29,12 @@ def media_facts(item: MediaRef | MediaInput, index: int) -> MediaFacts:
         MediaUnreadable: the file is not what it should be, or the arrays have no such shape.
     """
     if isinstance(item, MediaRef):
+        _check_ref(item)
         facts = inspect_media(item.source, kind=item.kind, name=item.name)
         return replace(facts, role=item.role, name=item.name)
     name = f"media[{index}]"
+    if not isinstance(item, MediaInput):
+        raise MediaUnreadable(name, "is no MediaRef(...) and no MediaInput(...)")
     _check_arrays(item, name)
     height, width = (0, 0) if item.frames is None else item.frames.shape[1:3]
     return MediaFacts(
@@ -97,17 +101,48 @@ def _cut(wave: WaveF32 | None, rate: int | None, seconds: float | None) -> WaveF
     return wave[:, : math.floor(seconds * rate)]
 
 
+def _check_ref(ref: MediaRef) -> None:
+    _check_kind(ref.kind, ref.name)
+    if not isinstance(ref.source, Path | bytes):
+        raise MediaUnreadable(ref.name, "has a source that is no Path and no bytes")
+    if not _is_number(ref.start_seconds) or ref.start_seconds < 0:
+        raise MediaUnreadable(ref.name, "has a start that is no number of seconds, 0 or more")
+
+
+def _check_kind(kind: object, name: str) -> None:
+    # A text that equals a kind is not one, and would be taken for a third.
+    if not isinstance(kind, MediaKind):
+        raise MediaUnreadable(name, "has a kind that is no MediaKind")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
 def _check_arrays(item: MediaInput, name: str) -> None:
+    _check_kind(item.kind, name)
     frames, wave = item.frames, item.wave
-    has_frames = frames is not None and frames.ndim == 4 and frames.shape[3] == 3 and frames.size > 0
-    if item.kind is not MediaKind.AUDIO and not (has_frames and frames is not None and frames.dtype == np.uint8):
+    if item.kind is MediaKind.AUDIO:
+        if wave is None:
+            raise MediaUnreadable(name, "has no sound")
+    elif not isinstance(frames, np.ndarray) or frames.dtype != np.uint8 or frames.shape[3:] != (3,) or not frames.size:
         raise MediaUnreadable(name, "has no uint8 frames of shape (frames, height, width, 3)")
-    if item.kind is MediaKind.VIDEO and not (item.fps and item.fps > 0):
+    elif item.kind is MediaKind.IMAGE and len(frames) > 1:
+        raise MediaUnreadable(name, f"is a picture of {len(frames)} frames")
+    if item.kind is MediaKind.VIDEO and (not _is_number(item.fps) or (item.fps or 0) <= 0):
         raise MediaUnreadable(name, "has no frame rate")
-    if wave is None and item.kind is MediaKind.AUDIO:
-        raise MediaUnreadable(name, "has no sound")
-    if wave is not None and (wave.ndim != 2 or wave.shape[0] not in (1, 2) or not item.sample_rate_hz):
-        raise MediaUnreadable(name, "has no wave of shape (1 or 2 channels, samples) with its rate")
+    if wave is not None:
+        _check_wave(wave, item.sample_rate_hz, name)
+
+
+def _check_wave(wave: object, rate: object, name: str) -> None:
+    needed = "has no float wave of shape (1 or 2 channels, samples) with its rate"
+    if not isinstance(wave, np.ndarray) or wave.dtype.kind != "f" or wave.ndim != 2 or wave.shape[0] not in (1, 2):
+        raise MediaUnreadable(name, needed)
+    if not isinstance(rate, int) or rate < 1:
+        raise MediaUnreadable(name, needed)
+    if not wave.size or not np.isfinite(wave).all():
+        raise MediaUnreadable(name, "has a wave that is empty or holds what is no number")
 
 
 def _seconds(item: MediaInput) -> float:
