@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from omnireel.models.minimax_h3 import references
 from omnireel.models.minimax_h3.references import (
     Text,
     VisionBlock,
@@ -71,7 +72,7 @@ def test_mono_is_heard_in_both_ears():
     assert heard(item, 32_000).tolist() == [[1.0] * 5] * 2
 
 
-@pytest.mark.parametrize("rate", [8_000, 44_100, 48_000, 96_000, 22_050])
+@pytest.mark.parametrize("rate", [8_000, 44_100, 48_000, 96_000, 22_050, 44_101, 11_127])
 def test_a_tone_keeps_its_pitch_level_and_length(rate):
     seconds = 0.5
     tone = torch.sin(2 * torch.pi * 440 * torch.arange(int(rate * seconds)) / rate)[None].float()
@@ -93,3 +94,18 @@ def test_what_the_new_rate_cannot_carry_is_taken_out():
 
 def test_vision_blocks_are_data():
     assert VisionBlock(kind=MediaKind.IMAGE, index=0) == VisionBlock(kind=MediaKind.IMAGE, index=0)
+
+
+@pytest.mark.parametrize("rate", [11_025, 44_100, 48_000])
+def test_filters_made_one_sample_at_a_time_are_the_same(monkeypatch, rate):
+    wave = torch.randn(2, rate // 10)
+    by_phases = resample(wave, rate, 32_000)
+    monkeypatch.setattr(references, "_MAX_KERNEL_VALUES", 1000)
+    by_windows = resample(wave, rate, 32_000)
+    assert by_windows.shape == by_phases.shape
+    assert (by_windows - by_phases).abs().max() < 2e-6
+
+
+def test_any_rate_is_taken_in_little_memory():
+    # All phases from this rate would be 68 million million filters.
+    assert resample(torch.ones(1, 1000), 2**31 - 1, 32_000).shape == (1, 1)

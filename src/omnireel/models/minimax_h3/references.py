@@ -27,6 +27,8 @@ FRAMES_PER_BLOCK = 2
 # Of torchaudio's default resampler, which prepared the sound that the model was trained on.
 _LOWPASS_WIDTH = 6
 _ROLLOFF = 0.99
+_MAX_KERNEL_VALUES = 1 << 22
+"""Of filters that are held at a time; all phases between the usual rates need fewer, most of them by far."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,22 +104,49 @@ def resample(wave: Tensor, rate: int, target: int) -> Tensor:
         return wave
     common = math.gcd(rate, target)
     old, new = rate // common, target // common
+    samples = math.ceil(new * wave.shape[1] / old)
+    if old * new > _MAX_KERNEL_VALUES:
+        return _resampled_by_windows(wave, old, new, samples)
     kernel, width = _sinc_kernel(old, new)
     padded = F.pad(wave[:, None], (width, width + old))
     pieces = F.conv1d(padded, kernel.to(wave), stride=old)
     whole = pieces.transpose(1, 2).reshape(wave.shape[0], -1)
-    return whole[:, : math.ceil(new * wave.shape[1] / old)]
+    return whole[:, :samples]
+
+
+def _resampled_by_windows(wave: Tensor, old: int, new: int, samples: int) -> Tensor:
+    """The same filter, made for each new sample of the old ones that it reaches: the kernel of all phases, which is zero
+    nearly everywhere, would take gigabytes between rates without a large common divisor.
+    """
+    width = math.ceil(_LOWPASS_WIDTH * old / (min(old, new) * _ROLLOFF))
+    taps = torch.arange(-width, width + 2)
+    at_once = max(1, _MAX_KERNEL_VALUES // len(taps))
+    pieces = []
+    for first in range(0, samples, at_once):
+        block = torch.arange(first, min(samples, first + at_once))
+        phase = (block % new)[:, None]
+        in_block = phase * old // new + taps
+        filters = _windowed_sinc(in_block.double() / old + -phase / new, old, new)
+        places = (block // new * old)[:, None] + in_block
+        old_values = wave[:, places.clamp(0, wave.shape[1] - 1)] * ((places >= 0) & (places < wave.shape[1]))
+        pieces.append((old_values * filters.to(wave)).sum(-1))
+    return torch.cat(pieces, dim=1)
 
 
 def _sinc_kernel(old: int, new: int) -> tuple[Tensor, int]:
     """A filter for each of the `new` phases [new,1,2*width+old], in float32 of a float64 computation, and its half width."""
-    cutoff = min(old, new) * _ROLLOFF
-    width = math.ceil(_LOWPASS_WIDTH * old / cutoff)
+    width = math.ceil(_LOWPASS_WIDTH * old / (min(old, new) * _ROLLOFF))
     taps = torch.arange(-width, width + old, dtype=torch.float64)[None, None] / old
     # Float32, as there: a phase such as 1/320 is rounded before it meets the float64 taps.
     phases = torch.arange(0, -new, -1)[:, None, None] / new
-    time = ((phases + taps) * cutoff).clamp(-_LOWPASS_WIDTH, _LOWPASS_WIDTH)
+    return _windowed_sinc(phases + taps, old, new).float(), width
+
+
+def _windowed_sinc(offset: Tensor, old: int, new: int) -> Tensor:
+    """The filter at float64 offsets, in units of the time that `old` samples take."""
+    cutoff = min(old, new) * _ROLLOFF
+    time = (offset * cutoff).clamp(-_LOWPASS_WIDTH, _LOWPASS_WIDTH)
     window = torch.cos(time * math.pi / _LOWPASS_WIDTH / 2) ** 2
     angle = time * math.pi
     sinc = torch.where(angle == 0, torch.ones_like(angle), torch.sin(angle) / angle)
-    return (sinc * window * (cutoff / old)).float(), width
+    return sinc * window * (cutoff / old)
