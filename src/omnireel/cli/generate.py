@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omnireel.cli.command import Command
+from omnireel.cli.interrupts import deferred
 from omnireel.cli.media import add_media_flags, media_of
 from omnireel.cli.prompt import add_prompt_flags, prompt_of
 from omnireel.cli.session import add_engine_flags, add_talk_flags, bar_of, config_of, run_request, show_result, started
@@ -64,7 +65,8 @@ def _run(arguments: argparse.Namespace) -> int:
         output=_output(arguments),
         timeout_seconds=config.run.timeout_seconds,
     )
-    from omnireel.engine.orchestrator import Engine
+    with deferred():
+        from omnireel.engine.orchestrator import Engine
 
     on_preview = _preview_writer(arguments.preview)
     engine = Engine(config)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from omnireel.cli import show
 from omnireel.cli.command import Command
+from omnireel.cli.interrupts import deferred
 from omnireel.cli.media import add_media_flags, media_of
 from omnireel.cli.session import add_engine_flags, add_talk_flags, bar_of, config_of, run_request, show_result, started
 from omnireel.config import engine_settings
@@ -42,7 +43,8 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from omnireel.engine.recipe import request_from_recipe
+    with deferred():
+        from omnireel.engine.recipe import request_from_recipe
     from omnireel.media.recipe import read_recipe
 
     recipe = read_recipe(Path(arguments.file))

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from omnireel.cli import show
+from omnireel.cli import interrupts, show
 from omnireel.config import AttentionFlags, ModelSpec, ResolvedConfig, RunSpec, add_fields, given, resolve
 from omnireel.errors import OmniReelError
 from omnireel.observe import log
@@ -63,7 +63,9 @@ def started(engine: Engine, bar: ProgressBar) -> Iterator[None]:
     try:
         with bar:
             bar.phase(f"loading {engine.checkpoint.name}")
+            interrupts.check()
             engine.start()
+            interrupts.check()
         yield
     except KeyboardInterrupt:
         if bar.is_drawn:
