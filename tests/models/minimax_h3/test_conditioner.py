@@ -159,3 +159,19 @@ def test_a_tokenizer_that_cannot_be_read_is_refused(root, change):
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(BadCheckpoint, match="tokenizer: holds no tokenizer that can be read"):
         conditioner(root)
+
+
+def test_tokens_that_the_encoder_does_not_know_are_refused(root):
+    file = root / "tokenizer" / "tokenizer.json"
+    tokens = json.loads(file.read_text())
+    tokens["model"]["vocab"] = {name: number + 9000 for name, number in tokens["model"]["vocab"].items()}
+    file.write_text(json.dumps(tokens))
+    with pytest.raises(BadCheckpoint, match="tokenizer: has tokens that the text encoder does not know"):
+        conditioner(root)
+
+
+def test_a_number_type_that_torch_does_not_have_is_refused(root):
+    file = root / "text_encoder" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"dtype": "x"}))
+    with pytest.raises(BadCheckpoint, match=r"text_encoder/config\.json"):
+        conditioner(root)

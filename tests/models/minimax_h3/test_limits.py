@@ -26,7 +26,7 @@ def test_an_index_may_declare_its_own():
     assert (found.canvas_short_edge, found.condition_layer, found.default_num_frames) == (128, 2, 209)
 
 
-@pytest.mark.parametrize("value", [0, -1, 1.5, "50", True, None])
+@pytest.mark.parametrize("value", [0, -1, 1.5, "50", True, None, 10**400])
 def test_a_value_that_is_no_count_is_refused(value):
     with pytest.raises(BadCheckpoint, match="condition_layer"):
         limits_of({"_omnireel": {"condition_layer": value}})
@@ -35,6 +35,12 @@ def test_a_value_that_is_no_count_is_refused(value):
 def test_an_unknown_extension_is_refused():
     with pytest.raises(BadCheckpoint, match=r"_omnireel\.layer"):
         limits_of({"_omnireel": {"layer": 2}})
+
+
+@pytest.mark.parametrize("block", [None, 3, "x", [1]])
+def test_an_extension_that_is_no_object_is_refused(block):
+    with pytest.raises(BadCheckpoint, match="_omnireel"):
+        limits_of({"_omnireel": block})
 
 
 def test_shifts_come_from_the_scheduler_folders(tmp_path):

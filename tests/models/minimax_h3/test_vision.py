@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -78,4 +79,19 @@ def test_a_checkpoint_that_says_nonsense_is_refused(tmp_path):
     file = tmp_path / "preprocessor_config.json"
     file.write_text(json.dumps({"patch_size": "big"}))
     with pytest.raises(BadCheckpoint, match="preprocessor_config"):
+        PatchRules.read(file, PICTURE_RULES)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"size": 5}, {"size": [1]}, {"size": {"shortest_edge": math.inf}}, {"patch_size": 0}, {"merge_size": 0},
+        {"min_pixels": -1}, {"min_pixels": 9, "max_pixels": 8}, {"image_mean": [0.5]}, {"image_std": [0, 0, 0]},
+        {"image_mean": [math.nan, 0, 0]},
+    ],
+)  # fmt: skip
+def test_rules_that_no_picture_can_follow_are_refused(tmp_path, said):
+    file = tmp_path / "preprocessor_config.json"
+    file.write_text(json.dumps(said))
+    with pytest.raises(BadCheckpoint, match=r"processor/preprocessor_config\.json"):
         PatchRules.read(file, PICTURE_RULES)

@@ -51,6 +51,7 @@ class Conditioner:
         self._device = device
         self._tokenizer = _tokenizer(folders["tokenizer"])
         config, stored_layers = _cut_config(self.files, num_layers)
+        _check_vocabulary(self._tokenizer, config.text_config.vocab_size, folders["tokenizer"].name)
         self._max_tokens = int(config.text_config.max_position_embeddings)
         self._special = dict(_special_ids(config))
         self._picture_rules = PatchRules.read(folders["processor"] / "preprocessor_config.json", PICTURE_RULES)
@@ -168,6 +169,14 @@ def _tokenizer(folder: Path) -> Any:
         raise BadCheckpoint(folder.name, f"holds no tokenizer that can be read ({type(error).__name__})") from error
 
 
+def _check_vocabulary(tokenizer: Any, vocab_size: int, shown: str) -> None:
+    highest = max(tokenizer.get_vocab().values(), default=0)
+    if highest >= vocab_size:
+        raise BadCheckpoint(
+            shown, "has tokens that the text encoder does not know", expected=f"below {vocab_size}", found=str(highest)
+        )
+
+
 def _cut_config(files: ComponentFiles, num_layers: int) -> tuple[Any, int]:
     """The encoder's config with its later layers cut off, and how many it had."""
     from huggingface_hub.errors import StrictDataclassError
@@ -181,7 +190,7 @@ def _cut_config(files: ComponentFiles, num_layers: int) -> tuple[Any, int]:
         )
     try:
         config = Qwen3VLConfig.from_dict(dict(files.config))
-    except (StrictDataclassError, TypeError, ValueError) as error:
+    except (AttributeError, LookupError, StrictDataclassError, TypeError, ValueError) as error:
         raise BadCheckpoint(shown, f"has a value of another type ({_last_line(error)})") from error
     stored = config.text_config.num_hidden_layers
     if stored <= num_layers:
@@ -199,7 +208,7 @@ def _built(config: Any, files: ComponentFiles) -> Any:
 
     try:
         model = build_empty(lambda: Qwen3VLModel._from_config(config, attn_implementation="sdpa"))
-    except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         problem = f"describes an encoder that cannot be built ({type(error).__name__}: {_last_line(error)})"
         raise BadCheckpoint(f"{files.folder.name}/config.json", problem) from error
     model.language_model.norm = nn.Identity()

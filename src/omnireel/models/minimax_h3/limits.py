@@ -61,15 +61,17 @@ class Limits:
         published = ("canvas_short_edge", "canvas_max_pixels", "reference_image_short_edge")
         own = ("condition_layer", "default_num_frames", "default_reference_num_frames", "default_num_inference_steps")
         given = {key: checkpoint.index[key] for key in published if key in checkpoint.index}
-        extension = dict(checkpoint.index.get(EXTENSION_KEY, {}))
+        extension = checkpoint.index.get(EXTENSION_KEY, {})
+        if not isinstance(extension, dict):
+            raise BadCheckpoint("pipeline index", "must hold an object", key=EXTENSION_KEY, found=repr(extension)[:80])
         for key in extension.keys() - set(own):
             raise BadCheckpoint(
                 "pipeline index", "has an unknown key", key=f"{EXTENSION_KEY}.{key}", expected=", ".join(own)
             )
         given |= extension
         for key, value in given.items():
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise BadCheckpoint("pipeline index", "has a value that is no count", key=key, found=repr(value))
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
+                raise BadCheckpoint("pipeline index", "has a value that is no count", key=key, found=repr(value)[:80])
         if checkpoint.path is None:
             return cls(**given)
         layout = resolve_layout(checkpoint)
@@ -83,7 +85,7 @@ def _base_schedule(block: Mapping[str, Any]) -> tuple[float, ...] | None:
         return None
     try:
         points = tuple(float(point) for point in (told.split(",") if isinstance(told, str) else told))
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         points = ()
     falls = all(before > after for before, after in itertools.pairwise(points))
     if len(points) < 2 or not falls or not 0 < points[0] <= 1 or points[-1] != 0:
@@ -103,7 +105,7 @@ def _shifts(layout: Layout, task: str) -> Mapping[str, float]:
             told[medium] = read_json(folder / "scheduler_config.json").get("shift", found[medium])
     for medium, usual in tuple(found.items()):
         shift = told.get(medium, usual)
-        if isinstance(shift, bool) or not isinstance(shift, int | float) or not 0 < shift < math.inf:
+        if isinstance(shift, bool) or not isinstance(shift, int | float) or not 0 < shift < 1e6:
             where = (
                 "model_index.json" if layout.is_native else f"{layout.schedulers[medium].name}/scheduler_config.json"
             )

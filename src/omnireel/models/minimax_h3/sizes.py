@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 D = TypeVar("D", bound="DataclassInstance")
 
+_MORE_THAN_ANY_SIZE = 2**31
+
 
 def read_sizes(kind: type[D], config: Mapping[str, Any], *, may_be_zero: Collection[str] = ()) -> D:
     """A `kind` with the values of a `config.json`; keys that begin with an underscore are passed over.
@@ -53,9 +55,11 @@ def _item(default: object, key: str, value: Any) -> Any:
 
 
 def _number(key: str, value: Any, *, is_whole: bool, low: float) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int if is_whole else int | float) or not low < value < math.inf:
+    is_like = isinstance(value, int if is_whole else int | float) and not isinstance(value, bool)
+    # A whole number of JSON may have any length, and torch's sizes and floats have not.
+    if not is_like or not low < value < (_MORE_THAN_ANY_SIZE if is_whole or isinstance(value, int) else math.inf):
         limit = {0.0: "positive", -1.0: "not negative"}.get(low, "finite")
-        raise ValueError(f"{key} must be a {limit} {'whole number' if is_whole else 'number'}, got {value!r}")
+        raise ValueError(f"{key} must be a {limit} {'whole number' if is_whole else 'number'}, got {repr(value)[:40]}")
     return value
 
 

@@ -43,9 +43,9 @@ class PatchRules:
         if not file.is_file():
             return default
         data = read_json(file)
-        size = data.get("size") or {}
         try:
-            return cls(
+            size = dict(data.get("size") or {})
+            rules = cls(
                 min_pixels=int(size.get("shortest_edge", data.get("min_pixels", default.min_pixels))),
                 max_pixels=int(size.get("longest_edge", data.get("max_pixels", default.max_pixels))),
                 patch_size=int(data.get("patch_size", default.patch_size)),
@@ -53,8 +53,16 @@ class PatchRules:
                 mean=tuple(float(v) for v in data.get("image_mean", default.mean)),
                 std=tuple(float(v) for v in data.get("image_std", default.std)),
             )
-        except (TypeError, ValueError):
+        except (OverflowError, TypeError, ValueError):
             raise BadCheckpoint(f"processor/{file.name}", "has a value that is no number") from None
+        if not rules._are_usable():
+            raise BadCheckpoint(f"processor/{file.name}", "has sizes or colours that no picture can be brought to")
+        return rules
+
+    def _are_usable(self) -> bool:
+        sizes = self.patch_size, self.merge_size, self.min_pixels
+        colours = len(self.mean) == len(self.std) == 3 and all(map(math.isfinite, (*self.mean, *self.std)))
+        return min(sizes) >= 1 and self.min_pixels <= self.max_pixels and colours and all(self.std)
 
 
 # Qwen3-VL's own processors; a checkpoint's files say the same or otherwise.
