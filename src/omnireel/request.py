@@ -31,6 +31,7 @@ def setting(
     choices: tuple[str, ...] = (),
     metavar: str = "",
     minimum: float | None = None,
+    maximum: float | None = None,
 ) -> Any:
     """A dataclass field that flags, docs and `config show` are generated from.
 
@@ -40,9 +41,11 @@ def setting(
         unit: printed behind the value: "s", "px", "frames/s".
         choices: the allowed words; empty for any.
         metavar: how the value is written in help text.
-        minimum: the least number that makes sense whatever the model; None for any.
+        minimum, maximum: the bounds of what makes sense whatever the model; None for any.
     """
-    metadata = {"help": help, "unit": unit, "choices": choices, "metavar": metavar, "minimum": minimum}
+    metadata = {
+        "help": help, "unit": unit, "choices": choices, "metavar": metavar, "minimum": minimum, "maximum": maximum,
+    }  # fmt: skip
     return field(default=default, metadata=metadata)
 
 

@@ -102,3 +102,28 @@ def test_a_file_that_is_no_clip_is_refused(omnireel, name):
     ended = omnireel("reproduce", name)
     assert ended.code == 2
     assert name in ended.err
+
+
+@pytest.mark.parametrize("model", ["somebody/repository", "/etc", "../up", "~root", ".", ""])
+def test_a_recipe_opens_no_path_and_no_repository(omnireel, clip_with, monkeypatch, model):
+    monkeypatch.setattr("omnireel.models.discover.snapshot", lambda *_: pytest.fail("the hub was asked"))
+    clip_with(model=model)
+    ended = omnireel("reproduce", "clip.mp4")
+    assert ended.code == 2
+    assert "--model" in ended.err
+    assert omnireel("reproduce", "clip.mp4", "--model", "toy").code == 0
+
+
+def test_a_recipe_settles_only_what_moves_a_result(omnireel, clip_with):
+    recipe = clip_with()
+    clip_with(engine={**recipe.engine, "log_level": "debug", "model": "mini-h3", "use_modelscope": 5})
+    assert omnireel("reproduce", "clip.mp4").err == "the frames are the same\n"
+
+
+@pytest.mark.parametrize("change", [{"num_threads": 10**9}, {"num_threads": "x"}, {"dtype": []}])
+def test_settings_that_no_engine_had_are_the_clips_fault(omnireel, clip_with, change):
+    recipe = clip_with()
+    clip_with(engine={**recipe.engine, **change})
+    ended = omnireel("reproduce", "clip.mp4")
+    assert ended.code == 2
+    assert "clip.mp4: has a damaged recipe" in ended.err

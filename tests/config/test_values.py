@@ -15,7 +15,7 @@ from omnireel.request import DiffusionSamplingParams, setting
 class Sample:
     """One field of each type."""
 
-    count: int = setting(1, "count", minimum=1)
+    count: int = setting(1, "count", minimum=1, maximum=999)
     seed: int | None = setting(None, "seed")
     rate: float | None = setting(None, "rate")
     word: str = setting("a", "word", choices=("a", "b"))
@@ -61,12 +61,13 @@ def test_an_allowed_value_gets_the_type_of_its_field(name, value, expected):
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
-        ("count", "1.5", "a whole number, at least 1"),
-        ("count", "0", "a whole number, at least 1"),
-        ("count", None, "a whole number, at least 1"),
-        ("count", True, "a whole number, at least 1"),
-        ("count", "1_000", "a whole number, at least 1"),
-        ("count", "", "a whole number, at least 1"),
+        ("count", "1.5", "a whole number, at least 1, at most 999"),
+        ("count", "1000", "a whole number, at least 1, at most 999"),
+        ("count", "0", "a whole number, at least 1, at most 999"),
+        ("count", None, "a whole number, at least 1, at most 999"),
+        ("count", True, "a whole number, at least 1, at most 999"),
+        ("count", "1_000", "a whole number, at least 1, at most 999"),
+        ("count", "", "a whole number, at least 1, at most 999"),
         ("seed", "1e3", "a whole number"),
         ("seed", 1.0, "a whole number"),
         ("seed", "9" * 5000, "a whole number"),

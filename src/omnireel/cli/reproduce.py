@@ -13,7 +13,7 @@ from omnireel.cli.command import Command
 from omnireel.cli.interrupts import deferred
 from omnireel.cli.media import add_media_flags, media_of
 from omnireel.cli.session import add_engine_flags, add_talk_flags, bar_of, config_of, run_request, show_result, started
-from omnireel.config import engine_settings
+from omnireel.config import ModelSpec, convert, engine_settings, given
 from omnireel.errors import BadCheckpoint, MediaUnreadable, NotReproduced, UnknownModel
 from omnireel.request import MediaRef, OutputSpec, Recipe
 
@@ -27,6 +27,8 @@ Makes a clip again from the recipe inside it and compares the frames.
 The new clip is kept either way. Exit code 0: the frames are the same; 4: they differ, and the hint names what else does.
 The model, device, number type, attention backend and threads are those of the recipe unless a flag says otherwise.
 """
+_REMEMBERED = ("device", "dtype", "diffusion_attention_backend", "num_threads")
+_AS_IT_WAS = "take the clip as omnireel wrote it"
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +50,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from omnireel.media.recipe import read_recipe
 
     recipe = read_recipe(Path(arguments.file))
-    config = config_of(arguments, defaults=_settings(recipe))
+    config = config_of(arguments, defaults=_settings(arguments, recipe))
     path = Path(arguments.output or f"{Path(arguments.file).stem}-again.mp4")
     request = replace(
         request_from_recipe(recipe, OutputSpec(path=path)),
@@ -81,15 +83,28 @@ def _media(arguments: argparse.Namespace, recipe: Recipe) -> tuple[MediaRef, ...
     return media
 
 
-def _settings(recipe: Recipe) -> dict[str, Any]:
-    """The recipe's settings of the engine; its device only where there is one."""
+def _settings(arguments: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
+    """The recipe's settings of the engine; its device only where there is one.
+
+    A clip may come from anybody, so it settles what moves a result and nothing else, and opens no path and no repository:
+    a recipe knows its model by a name.
+    """
     from omnireel.platforms import all_platforms
 
     devices = [platform.name for platform in all_platforms() if platform.available()]
     known = engine_settings()
-    found = {name: value for name, value in recipe.engine.items() if name in known and value is not None}
+    found = {name: recipe.engine[name] for name in _REMEMBERED if recipe.engine.get(name) is not None}
     if found.get("device") not in devices:
         found.pop("device", None)
+    try:
+        found = {name: convert(known[name], value) for name, value in found.items()}
+    except ValueError:
+        raise MediaUnreadable(arguments.file, "has a damaged recipe", hint=_AS_IT_WAS) from None
+    if "model" not in given(arguments, ModelSpec) and (
+        Path(recipe.model).name != recipe.model or recipe.model[:1] == "~"
+    ):
+        hint = "name the checkpoint with --model, if the clip is from somebody you trust"
+        raise MediaUnreadable(arguments.file, f"names its model by a path, {recipe.model[:80]!r}", hint=hint)
     return {"model": recipe.model, **found}
 
 

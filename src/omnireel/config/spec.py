@@ -62,5 +62,7 @@ class RunSpec:
         False,
         "look for NaN and infinity after each step, and fail the request naming the tensor (waits for the device)",
     )
-    num_threads: int | None = setting(None, "CPU threads of the model; the machine's cores when absent", minimum=1)
+    num_threads: int | None = setting(
+        None, "CPU threads of the model; the machine's cores when absent", minimum=1, maximum=4096
+    )
     log_level: str = setting("warning", "how much is logged to stderr", choices=("debug", "info", "warning", "error"))

@@ -32,6 +32,7 @@ class Setting:
     choices: tuple[str, ...]
     metavar: str
     minimum: float | None
+    maximum: float | None
 
     @property
     def flag(self) -> str:
@@ -44,7 +45,8 @@ class Setting:
         if self.choices:
             return f"it must be {' or '.join(self.choices)}"
         at_least = "" if self.minimum is None else f", at least {self.minimum:g}"
-        return f"it must be {_ALLOWED[self.kind]}{at_least}"
+        at_most = "" if self.maximum is None else f", at most {self.maximum:g}"
+        return f"it must be {_ALLOWED[self.kind]}{at_least}{at_most}"
 
 
 def settings_of(spec: type) -> tuple[Setting, ...]:
@@ -69,6 +71,8 @@ def convert(setting: Setting, value: object) -> Any:
     if result is None or (setting.choices and result not in setting.choices):
         raise ValueError(setting.allowed)
     if setting.minimum is not None and result < setting.minimum:
+        raise ValueError(setting.allowed)
+    if setting.maximum is not None and result > setting.maximum:
         raise ValueError(setting.allowed)
     return result
 
