@@ -416,3 +416,9 @@ def test_closing_ends_calls_under_way(held):
             await collected(omni)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("output", [5, OutputSpec(path="a.mp4")])  # type: ignore[arg-type]
+def test_an_output_of_another_type_is_refused(output):
+    with pytest.raises(InvalidRequest, match="output"):
+        requests_of("a kite", output=output)

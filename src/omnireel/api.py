@@ -52,19 +52,22 @@ def requests_of(
         raise InvalidRequest("sampling_params", sampling_params, "it must be DiffusionSamplingParams(...)")
     if not any(isinstance(prompt, str) for prompt in given):
         _refuse_unused(sampling_params=sampling_params, output=output, timeout_seconds=timeout_seconds)
+    if output is not None and not isinstance(output, str | Path | OutputSpec):
+        raise InvalidRequest("output", output, "it must be a file name or OutputSpec(...)")
     for_texts = GenerationRequest(
         prompt="",
         sampling=sampling_params or DiffusionSamplingParams(),
         output=OutputSpec(path=Path(output)) if isinstance(output, str | Path) else output or OutputSpec(),
         timeout_seconds=timeout_seconds,
     )
+    checks.request_types(for_texts)
     asked = (_one(prompt, for_texts) for prompt in given)
     return _told_apart(request for one in asked for request in _expanded(one))
 
 
 def _one(prompt: object, for_texts: GenerationRequest) -> GenerationRequest:
     if isinstance(prompt, GenerationRequest):
-        return prompt
+        return checks.request_types(prompt)
     if not isinstance(prompt, str):
         raise InvalidRequest("prompt", prompt, "it must be a text or a GenerationRequest")
     return replace(for_texts, prompt=prompt, request_id=new_request_id())

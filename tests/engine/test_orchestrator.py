@@ -436,3 +436,13 @@ def test_no_recipe_is_written_where_none_is_wanted(start, tmp_path):
     result = submitted(start(), output=asked).result()
     with pytest.raises(OmniReelError, match="has no recipe"):
         read_recipe(result.encoded.path)
+
+
+def test_a_fork_of_its_process_is_told_that_the_engine_is_not_there(start, monkeypatch):
+    engine = start()
+    with monkeypatch.context() as forked:
+        forked.setattr("os.getpid", lambda: -1)
+        with pytest.raises(EngineError, match="another process"):
+            submitted(engine)
+        engine.close()
+    submitted(engine).result()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from omnireel.errors import InvalidRequest
 from omnireel.models import checks
+from omnireel.request import GenerationRequest, OutputSpec
 
 
 @pytest.mark.parametrize("value", [4, 4.0, 8])
@@ -76,3 +80,30 @@ def test_a_key_that_is_no_text_is_unknown(key):
 def test_what_is_not_finite_is_refused(value):
     with pytest.raises(InvalidRequest, match="finite"):
         checks.finite("seconds", value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("sampling", None),
+        ("output", "a.mp4"),
+        ("output.path", OutputSpec(path="a.mp4")),  # type: ignore[arg-type]
+        ("output.recipe", OutputSpec(recipe="no")),  # type: ignore[arg-type]
+        ("media", None),
+        ("media", "a.png"),
+        ("media", iter(())),
+        ("request_id", 5),
+        ("request_id", []),
+        ("request_id", ""),
+        ("request_id", "a\nERROR forged"),
+    ],
+)
+def test_a_field_of_a_request_of_another_type_is_named(field, value):
+    request = replace(GenerationRequest(prompt="x"), **{field.partition(".")[0]: value})
+    with pytest.raises(InvalidRequest, match=f"^{re.escape(field)}: "):
+        checks.request_types(request)
+
+
+def test_a_request_of_the_right_types_passes():
+    request = GenerationRequest(prompt="x", output=OutputSpec(path=Path("a.mp4")), media=[])  # type: ignore[arg-type]
+    assert checks.request_types(request) is request

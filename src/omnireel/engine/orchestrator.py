@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import os
 import threading
 import time
 from dataclasses import replace
@@ -73,6 +74,7 @@ class Engine:
         self._live_lock = threading.Lock()
         self._start_lock = threading.Lock()
         self._is_started = self._is_closed = False
+        self._process = os.getpid()
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -115,7 +117,7 @@ class Engine:
         Raises:
             InvalidRequest: naming the field, the value and what is allowed.
         """
-        output = request.output
+        output = checks.request_types(request).output
         checks.whole("preview_every", output.preview_every, 0, 1_000_000)
         if request.timeout_seconds is not None:
             checks.number("timeout_seconds", request.timeout_seconds, 0.001, MAX_TIMEOUT_SECONDS)
@@ -130,8 +132,11 @@ class Engine:
 
         Raises:
             ClientError: the request is not allowed, its id is that of one under way, or the line is full.
-            EngineError: the engine is closed or has died.
+            EngineError: the engine is closed, has died, or was started in another process.
         """
+        if self._is_elsewhere:
+            hint = "make one in this process; multiprocessing does with its start method spawn"
+            raise EngineError("the engine was started in another process, of which this is a fork", hint=hint)
         workload = self.admit(request)
         media = zip(request.media, workload.media_plans, strict=True)
         workload = replace(workload, media=tuple(prepared(item, plan) for item, plan in media))
@@ -163,6 +168,9 @@ class Engine:
         """
         if threading.current_thread() is self._thread or self._front.is_current_thread:
             raise EngineError("a listener cannot close the engine", hint="close it from the thread that made it")
+        if self._is_elsewhere:
+            # Its threads and what its locks guard are there.
+            return
         with self._live_lock:
             was_closed, self._is_closed = self._is_closed, True
         if was_closed:
@@ -176,6 +184,11 @@ class Engine:
         for ticket in self._under_way():
             ticket.finish(Cancelled(ticket.request_id, _CLOSED))
         atexit.unregister(self.close)
+
+    @property
+    def _is_elsewhere(self) -> bool:
+        """Whether this is a fork of the process that made the engine; threads do not come along."""
+        return os.getpid() != self._process
 
     def _wait(self, until: float) -> bool:
         """Waits for the end of a start under way and of both threads; False when that takes longer."""

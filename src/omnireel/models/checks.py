@@ -5,11 +5,32 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from omnireel.errors import InvalidRequest, nearest
+from omnireel.request import DiffusionSamplingParams, GenerationRequest, OutputSpec
 
 MIN_SEED, MAX_SEED = -(2**63), 2**63 - 1
+
+
+def request_types(request: GenerationRequest) -> GenerationRequest:
+    """A request whose fields are of their types, as far as the engine itself relies on them; values are for the rules."""
+    output = request.output
+    if not isinstance(request.sampling, DiffusionSamplingParams):
+        raise InvalidRequest("sampling", request.sampling, "it must be DiffusionSamplingParams(...)")
+    if not isinstance(output, OutputSpec):
+        raise InvalidRequest("output", output, "it must be OutputSpec(...)")
+    if output.path is not None and not isinstance(output.path, Path):
+        raise InvalidRequest("output.path", output.path, "it must be a pathlib.Path")
+    if not isinstance(output.recipe, bool):
+        raise InvalidRequest("output.recipe", output.recipe, "it must be True or False")
+    if not isinstance(request.media, tuple | list):
+        raise InvalidRequest("media", request.media, "it must be a tuple of MediaRef(...) and MediaInput(...)")
+    # It is written to the log, where a line break could pretend to be another line.
+    if not isinstance(request.request_id, str) or not request.request_id.isprintable() or not request.request_id:
+        raise InvalidRequest("request_id", request.request_id, "it must be a text on one line")
+    return request
 
 
 def prompt_text(prompt: object) -> str:
