@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from omnireel.cli.prompt import prompt_of
+from omnireel.cli.prompt import MAX_BYTES, prompt_of
 from omnireel.errors import ClientError, InvalidRequest
 
 
@@ -67,3 +67,13 @@ def test_a_closed_stdin_holds_no_prompt(monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(ClientError, match="closed"):
         prompt_of(arguments("-"))
+
+
+def test_what_never_ends_is_not_read_to_its_end(monkeypatch):
+    with pytest.raises(InvalidRequest, match=r"prompt_file: .*no model reads so much"):
+        prompt_of(arguments(prompt_file="/dev/zero"))
+    feed(monkeypatch, b"x" * (MAX_BYTES + 1))
+    with pytest.raises(InvalidRequest, match=r"prompt: .*no model reads so much"):
+        prompt_of(arguments("-"))
+    feed(monkeypatch, b"x" * MAX_BYTES)
+    assert len(prompt_of(arguments("-"))) == MAX_BYTES

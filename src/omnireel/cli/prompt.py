@@ -9,6 +9,9 @@ from pathlib import Path
 
 from omnireel.errors import ClientError, InvalidRequest
 
+MAX_BYTES = 1 << 20
+"""Of a prompt that is read: what never ends, such as a device, is not read to its end."""
+
 
 def add_prompt_flags(parser: argparse.ArgumentParser) -> None:
     """PROMPT and --prompt-file."""
@@ -31,19 +34,22 @@ def prompt_of(arguments: argparse.Namespace) -> str:
     if arguments.prompt == "-":
         if sys.stdin is None:
             raise ClientError("no prompt: stdin is closed")
-        return _decoded("prompt", sys.stdin.buffer.read())
+        return _decoded("prompt", sys.stdin.buffer.read(MAX_BYTES + 1))
     # A word that the locale could not read holds its bytes as surrogates; UTF-8 may still be what they are.
     return _decoded("prompt", os.fsencode(arguments.prompt)) if _has_surrogates(arguments.prompt) else arguments.prompt
 
 
 def _content(file: Path) -> bytes:
     try:
-        return file.read_bytes()
+        with file.open("rb") as stream:
+            return stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise InvalidRequest("prompt_file", str(file), f"it cannot be read ({error.strerror})") from None
 
 
 def _decoded(field: str, content: bytes) -> str:
+    if len(content) > MAX_BYTES:
+        raise InvalidRequest(field, f"{MAX_BYTES} bytes and more", "no model reads so much")
     try:
         return content.decode("utf-8-sig").rstrip("\r\n")
     except UnicodeDecodeError as error:
