@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from pathlib import Path
 
@@ -175,3 +176,14 @@ def test_a_number_type_that_torch_does_not_have_is_refused(root):
     file.write_text(json.dumps(json.loads(file.read_text()) | {"dtype": "x"}))
     with pytest.raises(BadCheckpoint, match=r"text_encoder/config\.json"):
         conditioner(root)
+
+
+def test_the_library_says_nothing_of_a_prompt_that_is_too_long(root, monkeypatch):
+    (root / "tokenizer" / "tokenizer_config.json").write_text(
+        '{"tokenizer_class": "Qwen2Tokenizer", "model_max_length": 512}'
+    )
+    told = []
+    monkeypatch.setattr(logging.getLogger("transformers.tokenization_utils_base"), "handle", told.append)
+    with pytest.raises(InvalidRequest, match="600 tokens"):
+        conditioner(root).encode("x" * 600)
+    assert told == []

@@ -127,7 +127,8 @@ class Conditioner:
         return ids, tags
 
     def _words(self, words: str) -> list[int]:
-        ids: list[int] = self._tokenizer(words, add_special_tokens=False)["input_ids"]
+        # Not verbose: of a prompt that is too long we say it ourselves.
+        ids: list[int] = self._tokenizer(words, add_special_tokens=False, verbose=False)["input_ids"]
         seen = set(ids).intersection(self._special.values())
         if seen:
             # The encoder would look for the picture behind it.
