@@ -25,7 +25,10 @@ class Pages(http.server.BaseHTTPRequestHandler):
         if self.path.startswith("/moved"):
             self.send_response(302)
             self.send_header(
-                "Location", {"/moved": "/file", "/moved-away": "file:///etc/passwd"}.get(self.path, "/moved-on")
+                "Location",
+                {"/moved": "/file", "/moved-away": "file:///etc/passwd", "/moved-odd": "http://[::1"}.get(
+                    self.path, "/moved-on"
+                ),
             )
             self.end_headers()
         elif self.path == "/file":
@@ -34,6 +37,16 @@ class Pages(http.server.BaseHTTPRequestHandler):
             self.answer(b"x" * 5000, length=True)
         elif self.path == "/endless":
             self.answer(b"x" * 5000, length=False)
+        elif self.path == "/short":
+            self.send_response(200)
+            self.send_header("Content-Length", "50")
+            self.end_headers()
+            self.wfile.write(b"content")
+        elif self.path == "/slow-headers":
+            with contextlib.suppress(OSError):
+                for letter in b"HTTP/1.1 200 ok\r\n" + 60 * b"a: b\r\n":
+                    self.wfile.write(bytes([letter]))
+                    time.sleep(0.01)
         elif self.path == "/slow":
             self.send_response(200)
             self.end_headers()
@@ -92,10 +105,11 @@ def test_more_than_the_limit_is_refused(server, path):
         get(address(server, path))
 
 
-def test_a_server_that_dawdles_is_left(server):
+@pytest.mark.parametrize("path", ["/slow", "/slow-headers"])
+def test_a_server_that_dawdles_is_left(server, path):
     start = time.monotonic()
     with pytest.raises(MediaUnreadable, match="too long"):
-        get(address(server, "/slow"), timeout_seconds=0.1)
+        get(address(server, path), timeout_seconds=0.1)
     assert time.monotonic() - start < 1.0
 
 
@@ -109,9 +123,15 @@ def test_redirects_have_an_end(server):
         get(address(server, "/moved-round"))
 
 
-def test_a_redirect_to_a_file_is_not_followed(server):
+@pytest.mark.parametrize("path", ["/moved-away", "/moved-odd"])
+def test_a_redirect_to_what_is_no_web_address_is_not_followed(server, path):
     with pytest.raises(MediaUnreadable, match="no web address"):
-        get(address(server, "/moved-away"))
+        get(address(server, path))
+
+
+def test_what_is_shorter_than_it_was_said_to_be_is_refused(server):
+    with pytest.raises(MediaUnreadable, match="broke off after 7 bytes"):
+        get(address(server, "/short"))
 
 
 def test_a_private_address_is_not_even_asked(server):
@@ -132,6 +152,8 @@ def test_a_private_address_is_not_even_asked(server):
         "[::ffff:127.0.0.1]",
         "0.0.0.0",
         "2130706433",
+        "[64:ff9b::7f00:1]",
+        "[2002:7f00:1::]",
     ],
 )
 def test_addresses_of_the_inside_are_refused_however_they_are_written(host):

@@ -11,14 +11,17 @@ import http.client
 import ipaddress
 import socket
 import ssl
+import threading
 import time
 from base64 import b64decode
+from contextlib import suppress
 from urllib.parse import SplitResult, unquote_to_bytes, urljoin, urlsplit
 
 from omnireel.errors import MediaUnreadable
 
 MAX_REDIRECTS = 5
 _CHUNK_BYTES = 1 << 16
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 def is_url(text: str) -> bool:
@@ -47,7 +50,10 @@ def fetch(url: str, *, name: str, max_bytes: int, timeout_seconds: float = 60.0,
         found = _get(parts, name=name, max_bytes=max_bytes, deadline=deadline, allow_private=allow_private)
         if isinstance(found, bytes):
             return found
-        url = urljoin(url, found)
+        try:
+            url = urljoin(url, found)
+        except ValueError:
+            raise MediaUnreadable(name, "leads to what is no web address") from None
         if not url.lower().startswith(("http:", "https:")):
             raise MediaUnreadable(name, "leads to what is no web address")
     raise MediaUnreadable(name, f"leads through more than {MAX_REDIRECTS} redirects")
@@ -86,7 +92,12 @@ def _inline(url: str, name: str, max_bytes: int) -> bytes:
 def _get(parts: SplitResult, *, name: str, max_bytes: int, deadline: float, allow_private: bool) -> bytes | str:
     """The content, or where it has moved to."""
     address = _checked_address(parts, name=name, allow_private=allow_private)
-    connection = _Pinned(parts, address, timeout=max(0.1, deadline - time.monotonic()))
+    left = max(0.1, deadline - time.monotonic())
+    connection = _Pinned(parts, address, timeout=left)
+    # A socket's own limit begins anew with each byte, and headers are read in one go.
+    alarm = threading.Timer(left, connection.break_off)
+    alarm.daemon = True
+    alarm.start()
     try:
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         connection.request("GET", path, headers={"User-Agent": "omnireel", "Accept": "*/*"})
@@ -96,8 +107,11 @@ def _get(parts: SplitResult, *, name: str, max_bytes: int, deadline: float, allo
     except TimeoutError:
         raise MediaUnreadable(name, "took too long to fetch") from None
     except (OSError, http.client.HTTPException, ValueError) as error:
+        if time.monotonic() >= deadline:
+            raise MediaUnreadable(name, "took too long to fetch") from None
         raise MediaUnreadable(name, f"cannot be fetched ({type(error).__name__})") from None
     finally:
+        alarm.cancel()
         connection.close()
 
 
@@ -109,7 +123,11 @@ def _taken(answer: http.client.HTTPResponse, *, name: str, max_bytes: int, deadl
     length = answer.headers.get("Content-Length", "0")
     if length.isdigit() and int(length) > max_bytes:
         raise MediaUnreadable(name, f"is larger than {max_bytes} bytes")
-    return _read(answer, name=name, max_bytes=max_bytes, deadline=deadline)
+    content = _read(answer, name=name, max_bytes=max_bytes, deadline=deadline)
+    # What was broken off ends like what is whole, and where the library counts it counts down.
+    if answer.length:
+        raise MediaUnreadable(name, f"broke off after {len(content)} bytes")
+    return content
 
 
 def _read(answer: http.client.HTTPResponse, *, name: str, max_bytes: int, deadline: float) -> bytes:
@@ -119,8 +137,10 @@ def _read(answer: http.client.HTTPResponse, *, name: str, max_bytes: int, deadli
         if len(content) > max_bytes:
             raise MediaUnreadable(name, f"is larger than {max_bytes} bytes")
         if time.monotonic() > deadline:
-            # A server that sends a byte now and then never runs into a socket's own limit.
             raise MediaUnreadable(name, "took too long to fetch")
+    if time.monotonic() > deadline:
+        # Broken off by the alarm, which looks like an end.
+        raise MediaUnreadable(name, "took too long to fetch")
     return bytes(content)
 
 
@@ -139,9 +159,17 @@ def _checked_address(parts: SplitResult, *, name: str, allow_private: bool) -> s
 
 def _is_public(text: str) -> bool:
     address = ipaddress.ip_address(text.partition("%")[0])
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
+    inner = _carried(address) if isinstance(address, ipaddress.IPv6Address) else None
+    if inner is not None:
+        address = inner
     return address.is_global and not address.is_multicast
+
+
+def _carried(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    """The IPv4 address that one of IPv6 leads to where a gateway translates: mapped, NAT64 (RFC 6052) or 6to4."""
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour
 
 
 class _Pinned(http.client.HTTPConnection):
@@ -152,6 +180,11 @@ class _Pinned(http.client.HTTPConnection):
         super().__init__(parts.hostname or "", parts.port or (443 if is_secure else 80), timeout=timeout)
         self._address = address
         self._context = ssl.create_default_context() if is_secure else None
+
+    def break_off(self) -> None:
+        """Ends a read that another thread waits in."""
+        with suppress(OSError, AttributeError):
+            self.sock.shutdown(socket.SHUT_RDWR)
 
     def connect(self) -> None:
         self.sock = socket.create_connection((self._address, self.port), self.timeout)
