@@ -182,7 +182,7 @@ def test_the_library_says_nothing_of_a_prompt_that_is_too_long(root, monkeypatch
     (root / "tokenizer" / "tokenizer_config.json").write_text(
         '{"tokenizer_class": "Qwen2Tokenizer", "model_max_length": 512}'
     )
-    told = []
+    told: list[logging.LogRecord] = []
     monkeypatch.setattr(logging.getLogger("transformers.tokenization_utils_base"), "handle", told.append)
     with pytest.raises(InvalidRequest, match="600 tokens"):
         conditioner(root).encode("x" * 600)
