@@ -102,7 +102,8 @@ def test_an_error_that_cannot_be_written_anywhere_raises_nothing(monkeypatch):
         def fileno(self):
             return os.open(os.devnull, os.O_WRONLY)
 
+    out = Full()
     monkeypatch.setattr(sys, "stderr", Full())
-    monkeypatch.setattr(sys, "stdout", Full())
+    monkeypatch.setattr(sys, "stdout", out)
     show.error(ERROR, as_json=True)
-    assert sys.stdout.getvalue() == ""
+    assert out.getvalue() == ""
