@@ -7,6 +7,7 @@ import os
 import queue
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from omnireel.engine.result import GenerationResult
 from omnireel.errors import BadSetting, Cancelled, EngineError, InvalidRequest, QueueFull, UnknownModel
 from omnireel.media.recipe import read_recipe
 from omnireel.models.toy.pipeline import ToyPipeline
-from omnireel.request import DiffusionSamplingParams, OutputSpec, StepEvent
+from omnireel.request import DiffusionSamplingParams, GenerationRequest, MediaInput, MediaKind, OutputSpec, StepEvent
 
 SMALL = DiffusionSamplingParams(height=16, width=16, num_frames=3, seed=1)
 
@@ -422,3 +423,51 @@ def test_closing_ends_calls_under_way(held):
 def test_an_output_of_another_type_is_refused(output):
     with pytest.raises(InvalidRequest, match="output"):
         requests_of("a kite", output=output)
+
+
+@pytest.fixture
+def slow_media(monkeypatch):
+    """A toy that drops the media of a request, which take a while to decode."""
+    submit = Engine.submit
+
+    def slowly(engine, asked, listener):
+        time.sleep(0.2)
+        return submit(engine, replace(asked, media=()), listener)
+
+    monkeypatch.setattr(Engine, "submit", slowly)
+    picture = MediaInput(kind=MediaKind.IMAGE, role="first_frame")
+    slow = DiffusionSamplingParams(extra_args={"step_seconds": 0.05}, num_outputs_per_prompt=2)
+    return GenerationRequest(prompt="a kite", sampling=slow, media=(picture,), request_id="early")
+
+
+def test_the_event_loop_goes_on_while_media_are_decoded(slow_media):
+    pauses: list[float] = []
+
+    async def beat():
+        while True:
+            start = time.monotonic()
+            await asyncio.sleep(0.001)
+            pauses.append(time.monotonic() - start)
+
+    async def main():
+        async with AsyncOmni("toy") as omni:
+            beating = asyncio.create_task(beat())
+            events = await collected(omni, slow_media, None)
+            beating.cancel()
+            return events
+
+    assert len([event for event in asyncio.run(main()) if isinstance(event, GenerationResult)]) == 2
+    assert max(pauses) < 0.15
+
+
+def test_a_task_that_is_cancelled_while_media_are_decoded_leaves_nothing_running(slow_media, ends):
+    async def main():
+        async with AsyncOmni("toy") as omni:
+            task = asyncio.create_task(collected(omni, slow_media, None))
+            await asyncio.sleep(0.1)
+            task.cancel()
+            await asyncio.wait([task])
+            return await asyncio.to_thread(ends.get, timeout=5)
+
+    assert isinstance(asyncio.run(main()), Cancelled)
+    assert ends.empty()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -116,7 +117,9 @@ def _numbered(path: Path) -> Iterator[Path]:
 
 
 class _Call:
-    """The requests of one call on their way through the engine, MAX_AT_ONCE of them at a time. For one thread.
+    """The requests of one call on their way through the engine, MAX_AT_ONCE of them at a time.
+
+    For one thread at a time; only `cancel` may come meanwhile, for submitting takes as long as decoding a request's media.
 
     Args:
         put: is given (index, event) for every event, on threads of the engine; who drives the call gives each to `took`.
@@ -131,6 +134,7 @@ class _Call:
         self._put = put
         self._next = 0
         self._under_way: set[int] = set()
+        self._given_up = threading.Event()
 
     @property
     def is_done(self) -> bool:
@@ -139,7 +143,7 @@ class _Call:
 
     def start(self) -> None:
         """Submits what may be under way; a request that is refused has ended with that."""
-        while len(self._under_way) < MAX_AT_ONCE and self._next < len(self._requests):
+        while not self._given_up.is_set() and len(self._under_way) < MAX_AT_ONCE and self._next < len(self._requests):
             index = self._next
             try:
                 self._engine.submit(self._requests[index], partial(self._put, index))
@@ -150,6 +154,8 @@ class _Call:
                 self.failures[index] = error
             else:
                 self._under_way.add(index)
+                if self._given_up.is_set():
+                    self._engine.cancel(self._requests[index].request_id)
             self._next += 1
 
     def took(self, index: int, event: Event | OmniReelError) -> None:
@@ -163,6 +169,7 @@ class _Call:
 
     def cancel(self) -> None:
         """Gives up whatever has not ended. An interrupt may have come before a submitted request was noted down."""
+        self._given_up.set()
         for index in (*self._under_way, self._next):
             if index < len(self._requests):
                 self._engine.cancel(self._requests[index].request_id)
@@ -321,11 +328,14 @@ class AsyncOmni:
         loop = asyncio.get_running_loop()
         events: asyncio.Queue[tuple[int, Event | OmniReelError]] = asyncio.Queue()
         call = _Call(self._engine, requests, partial(_hand_over, loop, events))
+        # Media are decoded on the way in. Texts go in at once, so that their order is that of the calls.
+        beside = asyncio.to_thread if any(request.media for request in requests) else _at_once
         try:
-            call.start()
+            await beside(call.start)
             while not call.is_done:
                 index, event = await events.get()
-                call.took(index, event)
+                if not isinstance(event, StepEvent):
+                    await beside(partial(call.took, index, event))
                 if not isinstance(event, OmniReelError):
                     yield event
         finally:
@@ -339,6 +349,10 @@ class AsyncOmni:
     async def close(self) -> None:
         """Cancels what is under way and gives the model's memory back; later calls do nothing."""
         await asyncio.to_thread(self._engine.close)
+
+
+async def _at_once(work: Callable[[], None]) -> None:
+    work()
 
 
 def _hand_over(
