@@ -23,12 +23,10 @@ UNMIRRORED = {
     "engine/executors/__init__.py": "a protocol",
     "models/protocol.py": "protocols and dataclasses",
     "models/minimax_h3/facts.py": "data, read by the tests of discover",
-    "models/minimax_h3/audio_autoencoder.py": "tests/parity/test_autoencoders.py",
     "models/minimax_h3/layout.py": "tests/parity/test_layouts.py",
     "models/minimax_h3/native.py": "tests/parity/test_layouts.py",
     "models/minimax_h3/packing.py": "tests/parity/test_packing.py",
     "models/minimax_h3/schedule.py": "tests/parity/test_schedule.py",
-    "models/minimax_h3/video_autoencoder.py": "tests/parity/test_autoencoders.py",
     "models/toy/facts.py": "data, read by the tests of discover",
     "request.py": "dataclasses",
 }
