@@ -18,17 +18,18 @@ def test_it_is_there_with_one_device():
 def test_peak_memory_sees_what_was_taken_and_given_back():
     PLATFORM.reset_peak_memory()
     before = PLATFORM.peak_memory_bytes()
-    block = np.ones(64 * 2**20, np.uint8)
+    block = np.ones(256 * 2**20, np.uint8)
     del block
-    assert PLATFORM.peak_memory_bytes() >= before + 60 * 2**20
+    # Half of it, for a machine short of memory takes pages of files from us meanwhile.
+    assert PLATFORM.peak_memory_bytes() >= before + 128 * 2**20
 
 
 def test_a_reset_forgets_the_old_peak():
-    block = np.ones(128 * 2**20, np.uint8)
+    block = np.ones(256 * 2**20, np.uint8)
     high = PLATFORM.peak_memory_bytes()
     del block
     PLATFORM.reset_peak_memory()
-    assert PLATFORM.peak_memory_bytes() < high - 100 * 2**20
+    assert PLATFORM.peak_memory_bytes() < high - 128 * 2**20
 
 
 def test_torchs_allocator_error_is_recognised_with_its_size():
