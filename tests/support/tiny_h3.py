@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tools.mini_h3.build import write_tokenizer
 from torch import nn
 
 TRANSFORMER: dict[str, Any] = {
@@ -26,7 +27,6 @@ AUDIO_VAE: dict[str, Any] = {
     "decoder_dim": 16, "decoder_rates": (10, 8, 10), "decoder_kernel_sizes": (20, 16, 20), "resblock_kernel_sizes": (3, 7),
     "resblock_dilation_sizes": ((1, 3), (1, 3)), "latents_mean": (0.1,) * 8, "latents_std": (1.5,) * 8,
 }  # fmt: skip
-SPECIAL_TOKENS = ("<|endoftext|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 
 
 def randomised(model: nn.Module, seed: int, *, scale: float = 1.0) -> Any:
@@ -60,34 +60,6 @@ def text_encoder(*, num_layers: int = 52, seed: int = 3) -> Any:
         tie_word_embeddings=False,
     )  # fmt: skip
     return randomised(Qwen3VLForConditionalGeneration(config), seed)
-
-
-def write_tokenizer(folder: Path) -> None:
-    """One token a byte."""
-    from tokenizers.pre_tokenizers import ByteLevel
-
-    folder.mkdir(parents=True)
-    vocab = {symbol: index for index, symbol in enumerate(sorted(ByteLevel.alphabet()))}
-    added = [
-        {
-            "id": 256 + k,
-            "content": name,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": True,
-        }
-        for k, name in enumerate(SPECIAL_TOKENS)
-    ]
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
-    whole = {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": added, "normalizer": None,
-        "pre_tokenizer": byte_level, "post_processor": None, "decoder": byte_level,
-        "model": {"type": "BPE", "vocab": vocab, "merges": []},
-    }  # fmt: skip
-    (folder / "tokenizer.json").write_text(json.dumps(whole))
-    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "Qwen2Tokenizer"}')
 
 
 def write_checkpoint(root: Path, *, seed: int = 0) -> Path:

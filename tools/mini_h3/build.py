@@ -72,7 +72,7 @@ def build(output: Path, *, seed: int) -> None:
     _save(_video_vae(Draw(seed, "vae")), output / "vae")
     _save(_audio_vae(Draw(seed, "audio_vae")), output / "audio_vae", dtype=torch.float16)
     _save_text_encoder(output / "text_encoder", Draw(seed, "text_encoder"))
-    _write_tokenizer(output / "tokenizer")
+    write_tokenizer(output / "tokenizer")
     for folder, shift in (("scheduler", 12.0), ("audio_scheduler", 3.0)):
         _write_json(output / folder / "scheduler_config.json", {"_class_name": "MiniMaxH3Scheduler", "shift": shift})
     _write_json(output / "modular_model_index.json", _index())
@@ -146,7 +146,7 @@ def _save_text_encoder(folder: Path, draw: Draw) -> None:
     _write_json(folder / "config.json", saved)
 
 
-def _write_tokenizer(folder: Path) -> None:
+def write_tokenizer(folder: Path) -> None:
     """A byte-level tokenizer without merges: one token a byte, and the special tokens behind them."""
     from tokenizers.pre_tokenizers import ByteLevel
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.support.tiny_h3 import text_encoder, write_tokenizer
+from tests.support.tiny_h3 import text_encoder
+from tools.mini_h3.build import write_tokenizer
 
 from omnireel.errors import BadCheckpoint, InvalidRequest
 from omnireel.models.minimax_h3.conditioner import Conditioner
