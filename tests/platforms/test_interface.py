@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from omnireel.errors import BadSetting, UnsupportedDevice
-from omnireel.platforms import all_platforms, find_device, find_platform
+from omnireel.platforms import DeviceTraits, all_platforms, find_device, find_platform
+from omnireel.platforms.accelerator import Accelerator
 
 
 def test_the_processor_comes_last():
@@ -42,3 +43,51 @@ def test_a_platform_that_is_not_here_says_why():
     if absent is not None:
         with pytest.raises(UnsupportedDevice, match=rf"need a {absent.name} device, have none \(.*torch"):
             find_platform(absent.name)
+
+
+class Plugged(Accelerator):
+    """A kind of device of another package."""
+
+    name = torch_name = "plugged"
+    traits = DeviceTraits(collectives="gloo", visible_devices="", is_run_on_hardware=False)
+
+    def why_not(self) -> str:
+        return ""
+
+
+class Second(Plugged):
+    """Another one, that takes the place of a built-in one."""
+
+    name = "musa"
+
+
+def plug(monkeypatch, *kinds: type[Plugged]) -> None:
+    monkeypatch.setattr("omnireel.platforms.entry_points", lambda group: [Entry(kind) for kind in kinds])
+
+
+class Entry:
+    """What an installed package declares."""
+
+    def __init__(self, kind: type[Plugged]) -> None:
+        self._kind = kind
+
+    def load(self) -> Plugged:
+        return self._kind()
+
+
+def test_a_platform_of_another_package_wins_and_is_said_to_be_new(monkeypatch, caplog):
+    plug(monkeypatch, Plugged)
+    assert find_platform("auto").name == "plugged"
+    assert "never run on" in caplog.text
+
+
+def test_a_plugged_in_platform_takes_the_place_of_its_namesake(monkeypatch):
+    plug(monkeypatch, Second)
+    assert [type(item).__name__ for item in all_platforms() if item.name == "musa"] == ["Second"]
+
+
+def test_of_two_kinds_of_device_the_user_chooses(monkeypatch):
+    plug(monkeypatch, Plugged, Second)
+    with pytest.raises(BadSetting, match="this machine has plugged and musa"):
+        find_platform("auto")
+    assert find_platform("musa").available()

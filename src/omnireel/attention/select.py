@@ -62,7 +62,8 @@ def _preferred(
 ) -> AttentionBackend:
     passed_over: list[str] = []
     for name in preference:
-        problem = _problem(backends[name], layer) or _missing(backends[name])
+        known = name in backends
+        problem = _problem(backends[name], layer) or _missing(backends[name]) if known else "it is not part of omnireel"
         if problem is None:
             reason = "".join(f"; {text}" for text in passed_over)
             logger.info("attention %s: %s, the default of %s%s", role, name, layer[0], reason)

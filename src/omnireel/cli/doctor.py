@@ -71,6 +71,7 @@ def _platforms() -> list[dict[str, Any]]:
             "name": item.name,
             "available": item.available(),
             "why_not": item.why_not(),
+            "run_on_hardware": item.traits.is_run_on_hardware,
             "devices": [
                 {
                     "index": device.index,
@@ -116,7 +117,8 @@ def _print(report: dict[str, Any]) -> None:
     show.table([(name, found or "not installed") for name, found in report["versions"].items()])
     show.line(f"\n{report['machine']}")
     for item in report.get("platforms", ()):
-        show.line(f"{item['name']}: {'available' if item['available'] else item['why_not']}")
+        unproven = "" if item["run_on_hardware"] else " (omnireel was not run on such hardware)"
+        show.line(f"{item['name']}: {'available' if item['available'] else item['why_not']}{unproven}")
         for device in item["devices"]:
             free, total = device["free_bytes"] / 2**30, device["total_bytes"] / 2**30
             name = f"{device['name']} {device['capability']}".strip()

@@ -3,34 +3,48 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import pkgutil
 import re
+from collections.abc import Iterable
+from importlib.metadata import entry_points
 
 from omnireel.errors import BadSetting, UnsupportedDevice, nearest
-from omnireel.platforms.interface import DeviceInfo, Platform
+from omnireel.platforms.interface import DeviceInfo, DeviceTraits, Platform
 
-__all__ = ["DeviceInfo", "Platform", "all_platforms", "find_device", "find_platform"]
+__all__ = ["DeviceInfo", "DeviceTraits", "Platform", "all_platforms", "find_device", "find_platform"]
+
+logger = logging.getLogger(__name__)
+
+_GROUP = "omnireel.platforms"
+_NO_PLATFORMS = ("accelerator", "interface")
+"""Files of this folder that are no kind of device."""
 
 _SPELLING = re.compile(r"([a-z]+)(?::(\d+))?")
 
 
 def all_platforms() -> tuple[Platform, ...]:
-    """Every platform that has a file, accelerators first, the CPU last."""
-    names = sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name != "interface")
-    found = [importlib.import_module(f"{__name__}.{name}").PLATFORM for name in names]
+    """Every platform, those of other packages (entry points of the group "omnireel.platforms") first, the CPU last.
+
+    One of another package takes the place of a built-in one of its name.
+    """
+    plugged = {item.name: item for item in (entry.load() for entry in entry_points(group=_GROUP))}
+    names = sorted(module.name for module in pkgutil.iter_modules(__path__) if module.name not in _NO_PLATFORMS)
+    own = [importlib.import_module(f"{__name__}.{name}").PLATFORM for name in names]
+    found = [*plugged.values(), *(item for item in own if item.name not in plugged)]
     return tuple(sorted(found, key=lambda platform: platform.name == "cpu"))
 
 
 def find_platform(name: str) -> Platform:
-    """The platform of that name; "auto" gives the first that is available.
+    """The platform of that name; "auto" gives the one that is available, a plugged-in one before built-in ones.
 
     Raises:
-        BadSetting: there is no such platform.
+        BadSetting: there is no such platform, or there are several kinds of device and somebody has to choose.
         UnsupportedDevice: it is not available here.
     """
     platforms = {platform.name: platform for platform in all_platforms()}
     if name == "auto":
-        return next(platform for platform in platforms.values() if platform.available())
+        return _only(platform for platform in platforms.values() if platform.available())
     if name not in platforms:
         states = ", ".join(f"{p.name} ({p.why_not()})" if p.why_not() else p.name for p in platforms.values())
         close = nearest(name, platforms)
@@ -41,6 +55,20 @@ def find_platform(name: str) -> Platform:
         have = f"none ({platform.why_not()})"
         raise UnsupportedDevice(f"a {name} device", have, hint="use --device auto, or another device")
     return platform
+
+
+def _only(available: Iterable[Platform]) -> Platform:
+    """The accelerator that is there, of another package rather than ours; the CPU where there is none."""
+    here = list(available)
+    accelerators = [item for item in here if item.name != "cpu"]
+    plugged = [item for item in accelerators if not type(item).__module__.startswith(__name__)]
+    candidates = plugged or accelerators or here
+    if len(candidates) > 1:
+        names = " and ".join(item.name for item in candidates)
+        raise BadSetting("device", "auto", "device setting", f"this machine has {names}, so name the one that is meant")
+    if not candidates[0].traits.is_run_on_hardware:
+        logger.warning("%s was chosen, which omnireel was never run on; please tell how it goes", candidates[0].name)
+    return candidates[0]
 
 
 def find_device(text: str) -> tuple[Platform, int]:

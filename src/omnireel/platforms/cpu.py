@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from omnireel.errors import OutOfMemory
-from omnireel.platforms.interface import DeviceInfo
+from omnireel.platforms.interface import DeviceInfo, DeviceTraits
 
 _STATUS = Path("/proc/self/status")
 _CPUINFO = Path("/proc/cpuinfo")
@@ -24,6 +24,7 @@ class Cpu:
     """See `Platform`. Memory is that of this process."""
 
     name = "cpu"
+    traits = DeviceTraits(collectives="gloo", visible_devices="", has_pinned_memory=False)
     default_dtype = "float32"
     attention_preference = ("TORCH_SDPA",)
 

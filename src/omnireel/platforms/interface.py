@@ -21,8 +21,26 @@ class DeviceInfo:
     capability: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceTraits:
+    """What holds for every device of a kind, for code that must not ask for the kind's name.
+
+    collectives: the backend of torch.distributed; visible_devices: the variable that hides devices from a process, "" for
+    none. is_run_on_hardware: False where only the seam to torch is tested, on a stand-in.
+    """
+
+    collectives: str
+    visible_devices: str
+    has_float64: bool = True
+    has_inductor: bool = True
+    has_pinned_memory: bool = True
+    is_run_on_hardware: bool = True
+
+
 class Platform(Protocol):
-    """A kind of device. Importing its file touches no device; every method but the first two needs `available()`."""
+    """A kind of device. Importing its file touches no device; methods but the first two and `attention_preference` need
+    `available()`.
+    """
 
     @property
     def name(self) -> str:
@@ -63,6 +81,11 @@ class Platform(Protocol):
 
     def release_memory(self, index: int = 0) -> None:
         """Gives memory that is held for later use back, so that the next request starts from a clean allocator."""
+        ...
+
+    @property
+    def traits(self) -> DeviceTraits:
+        """What its devices can do, and what they are called elsewhere."""
         ...
 
     @property
