@@ -2,9 +2,9 @@
 
 import pytest
 
-from omnireel.config import AttentionFlags, ModelSpec, RunSpec, convert, engine_settings, settings_of
+from omnireel.config import AccelerationSpec, AttentionFlags, ModelSpec, RunSpec, convert, engine_settings, settings_of
 
-SPECS = (ModelSpec, AttentionFlags, RunSpec)
+SPECS = (ModelSpec, AttentionFlags, AccelerationSpec, RunSpec)
 
 
 @pytest.mark.parametrize("spec", SPECS)

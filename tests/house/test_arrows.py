@@ -43,6 +43,7 @@ def test_rooms_import_downward_only():
         ("diffusers", set()),
         ("transformers", {"models"}),
         ("rich", {"observe"}),
+        ("triton", {"layers"}),
     ],
 )
 def test_a_package_is_imported_only_by_its_room(package, rooms):

@@ -40,7 +40,8 @@ def test_what_modules_import_is_a_dependency_and_the_reverse():
     anywhere = {node.module.partition(".")[0] for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
     anywhere |= {alias.name.partition(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     needed = {canonicalize_name(item.name) for item in NEEDED}
-    top = {name for path in (ROOT / "src").rglob("*.py") for name in top_level_imports(path)}
+    # Triton comes with torch where there are cards; its file is imported only where it is there.
+    top = {name for path in (ROOT / "src").rglob("*.py") for name in top_level_imports(path)} - {"triton"}
     own = {"omnireel", *sys.stdlib_module_names}
     assert {canonicalize_name(DISTRIBUTIONS.get(name, name)) for name in top - own} <= needed
     assert needed <= {canonicalize_name(DISTRIBUTIONS.get(name, name)) for name in anywhere}

@@ -10,7 +10,16 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from omnireel.cli import interrupts, show
-from omnireel.config import AttentionFlags, ModelSpec, ResolvedConfig, RunSpec, add_fields, given, resolve
+from omnireel.config import (
+    AccelerationSpec,
+    AttentionFlags,
+    ModelSpec,
+    ResolvedConfig,
+    RunSpec,
+    add_fields,
+    given,
+    resolve,
+)
 from omnireel.errors import OmniReelError
 from omnireel.observe import log
 from omnireel.observe.env import environment
@@ -22,7 +31,9 @@ if TYPE_CHECKING:
     from omnireel.engine.result import GenerationResult
     from omnireel.request import FramesU8
 
-_GROUPS: Mapping[str, type] = {"model": ModelSpec, "attention": AttentionFlags, "running": RunSpec}
+_GROUPS: Mapping[str, type] = {
+    "model": ModelSpec, "attention": AttentionFlags, "speed": AccelerationSpec, "running": RunSpec,
+}  # fmt: skip
 
 
 def add_engine_flags(parser: argparse.ArgumentParser) -> None:

@@ -3,10 +3,11 @@
 from omnireel.config.flags import add_fields, converted, given, sampling_params
 from omnireel.config.resolve import ResolvedConfig, engine_settings, resolve
 from omnireel.config.sources import Source
-from omnireel.config.spec import AttentionFlags, ModelSpec, RunSpec
+from omnireel.config.spec import AccelerationSpec, AttentionFlags, ModelSpec, RunSpec
 from omnireel.config.values import Setting, convert, settings_of
 
 __all__ = [
+    "AccelerationSpec",
     "AttentionFlags",
     "ModelSpec",
     "ResolvedConfig",

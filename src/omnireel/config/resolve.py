@@ -9,14 +9,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from omnireel.acceleration import Acceleration
 from omnireel.attention.spec import AttentionConfig, AttentionSpec
 from omnireel.config.sources import DEFAULT, Source
-from omnireel.config.spec import AttentionFlags, ModelSpec, RunSpec
+from omnireel.config.spec import AccelerationSpec, AttentionFlags, ModelSpec, RunSpec
 from omnireel.config.values import Setting, convert, settings_of
 from omnireel.errors import BadSetting, nearest
 
 T = TypeVar("T")
 
+SPECS: tuple[type, ...] = (ModelSpec, AttentionFlags, AccelerationSpec, RunSpec)
 PREFIX = "OMNIREEL_"
 ALIASES: Mapping[str, str] = {
     "DIFFUSION_ATTENTION_BACKEND": "diffusion_attention_backend",
@@ -31,6 +33,7 @@ class ResolvedConfig:
 
     model: ModelSpec
     attention: AttentionConfig
+    acceleration: Acceleration
     run: RunSpec
     sources: Mapping[str, Source]
     values: Mapping[str, Any]
@@ -38,7 +41,7 @@ class ResolvedConfig:
 
 def engine_settings() -> Mapping[str, Setting]:
     """Every setting of an engine by name, in order of declaration."""
-    return {item.name: item for spec in (ModelSpec, AttentionFlags, RunSpec) for item in settings_of(spec)}
+    return {item.name: item for spec in SPECS for item in settings_of(spec)}
 
 
 def resolve(flags: Mapping[str, Any], environ: Mapping[str, str]) -> ResolvedConfig:
@@ -61,6 +64,7 @@ def resolve(flags: Mapping[str, Any], environ: Mapping[str, str]) -> ResolvedCon
     return ResolvedConfig(
         model=_filled(ModelSpec, values),
         attention=AttentionConfig(default=None if backend is None else AttentionSpec(backend=backend)),
+        acceleration=Acceleration(**{item.name: values[item.name] for item in settings_of(AccelerationSpec)}),
         run=_filled(RunSpec, values),
         sources=sources,
         values=values,

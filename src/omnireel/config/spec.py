@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from omnireel.acceleration.spec import SWITCH
 from omnireel.request import setting
 
 
@@ -45,6 +46,22 @@ class AttentionFlags:
 
     diffusion_attention_backend: str | None = setting(
         None, "attention backend of the denoiser; the device's own preference when absent", metavar="NAME"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccelerationSpec:
+    """What makes a model faster without changing what it computes."""
+
+    enforce_eager: bool = setting(False, "run blocks as they are written, never compiled")
+    compile_blocks: str = setting(
+        "auto", "compile the repeated blocks of the denoiser and of the video decoder", choices=SWITCH
+    )
+    fused_kernels: str = setting("auto", "Triton kernels between the matrix products of the denoiser", choices=SWITCH)
+    modulation_tables: str = setting(
+        "auto",
+        "compute the modulation of all steps before the first, and keep its weights in host memory",
+        choices=SWITCH,
     )
 
 

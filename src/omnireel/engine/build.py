@@ -38,6 +38,7 @@ def build_context(config: ResolvedConfig) -> tuple[BuildContext, int]:
         attention=config.attention,
         validate_finite_tensors=config.run.validate_finite_tensors,
         native_qkv_order=config.model.native_qkv_layout,
+        acceleration=config.acceleration,
         prompt_embed_cache_size=config.run.prompt_embed_cache_size if config.run.enable_prompt_embed_cache else 0,
     )
     return context, index

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from omnireel.layers.kernels import PLAIN, Kernels
 from omnireel.layers.linear import Linear
 
 
@@ -15,10 +15,8 @@ class _Gated(nn.Module):
         super().__init__()
         self.proj = Linear(dim, 2 * hidden_dim, bias=bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        fused: Tensor = self.proj(x)
-        value, gate = fused.chunk(2, dim=-1)
-        return value * F.silu(gate, inplace=True)
+    def forward(self, x: Tensor, kernels: Kernels) -> Tensor:
+        return kernels.swiglu(self.proj(x))
 
 
 class SwiGlu(nn.Module):
@@ -32,7 +30,8 @@ class SwiGlu(nn.Module):
         gated = _Gated(dim, hidden_dim, bias=bias)
         self.net = nn.Sequential(gated, nn.Identity(), Linear(hidden_dim, dim, bias=bias))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, kernels: Kernels = PLAIN) -> Tensor:
         """[..., dim] to the same shape and type."""
-        out: Tensor = self.net(x)
+        gated, _, down = self.net
+        out: Tensor = down(gated(x, kernels))
         return out

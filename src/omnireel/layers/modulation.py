@@ -1,7 +1,8 @@
 """Shift, scale and gate of a packed sequence, whose rows take their values from a small table.
 
 A packed sequence is a few long runs of rows that share a table row. The runs are known to the host, so each is one slice:
-no index is gathered and no tensor of the size of the sequence is made. Letters: B batch, S rows, H hidden, R table rows.
+no index is gathered and no tensor of the size of the sequence is made. Kernels that handle row after row read the index
+instead. Letters: B batch, S rows, H hidden, R table rows.
 """
 
 from __future__ import annotations
@@ -19,6 +20,19 @@ class RowSegment:
     start: int
     stop: int
     row: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TableRows:
+    """Which table row each row of the sequence takes, said twice: as runs for the host, and as int32 [S] where the rows are."""
+
+    segments: tuple[RowSegment, ...]
+    index: Tensor
+
+    @classmethod
+    def of(cls, row_S: Tensor, device: torch.device) -> TableRows:
+        """From integers [S] on the CPU."""
+        return cls(segments=row_segments(row_S), index=row_S.to(torch.int32).to(device))
 
 
 def row_segments(row_S: Tensor) -> tuple[RowSegment, ...]:

@@ -12,6 +12,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+from omnireel.acceleration import Acceleration
+
 if TYPE_CHECKING:
     from omnireel.attention import AttentionConfig
     from omnireel.platforms import Platform
@@ -95,6 +97,7 @@ class BuildContext:
     validate_finite_tensors: bool = False
     native_qkv_order: str = "interleaved"
     prompt_embed_cache_size: int = 0
+    acceleration: Acceleration = field(default_factory=Acceleration)
 
 
 @dataclass(slots=True, kw_only=True)

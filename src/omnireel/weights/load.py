@@ -41,6 +41,8 @@ Rename = Callable[[str], str | tuple[Part, ...] | None]
 DtypeOf = Callable[[str, torch.dtype], torch.dtype]
 """The module's name and the stored type to the type that is wanted."""
 
+DeviceOf = Callable[[str], torch.device]
+
 TORCH_DTYPES: Mapping[str, torch.dtype] = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "I64": torch.int64, "I32": torch.int32,
@@ -101,6 +103,7 @@ def load_component(
     device: torch.device,
     rename: Rename = same_key,
     dtype_of: DtypeOf = stored_type,
+    device_of: DeviceOf | None = None,
 ) -> None:
     """Fills a module whose parameters are on the meta device; afterwards none takes gradients and all are on `device`.
 
@@ -112,6 +115,7 @@ def load_component(
         device: where every parameter and buffer ends.
         rename: see `Rename`; two stored keys may not get one name.
         dtype_of: see `DtypeOf`; integer tensors keep their type.
+        device_of: by the module's name, where a weight ends instead.
 
     Raises:
         BadCheckpoint: a tensor is missing, not expected, given twice, of another shape or another kind of type.
@@ -122,7 +126,8 @@ def load_component(
     names_of = {names[0]: names for names in places}
     with torch.no_grad():
         for shard, entries in _by_shard(plan):
-            for name, tensor in _read(files.shown(shard), shard, entries, device=device, dtype_of=dtype_of):
+            place = device_of or (lambda _: device)
+            for name, tensor in _read(files.shown(shard), shard, entries, device_of=place, dtype_of=dtype_of):
                 _put(module, names_of[name], tensor)
         _place_rest(module, device)
     for name, value in (*module.named_parameters(), *module.named_buffers()):
@@ -228,7 +233,7 @@ def _by_shard(plan: Mapping[str, _Planned]) -> Iterator[tuple[Path, list[tuple[s
 
 
 def _read(
-    shown: str, shard: Path, entries: list[tuple[str, _Planned]], *, device: torch.device, dtype_of: DtypeOf
+    shown: str, shard: Path, entries: list[tuple[str, _Planned]], *, device_of: DeviceOf, dtype_of: DtypeOf
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Name and tensor, one at a time: what the caller has put away is all that stays in memory."""
     try:
@@ -236,7 +241,7 @@ def _read(
             for name, planned in entries:
                 tensor = planned.take(handle.get_tensor(planned.entry.key)).contiguous()
                 dtype = dtype_of(name, tensor.dtype) if tensor.is_floating_point() else tensor.dtype
-                yield name, tensor.to(device=device, dtype=dtype)
+                yield name, tensor.to(device=device_of(name), dtype=dtype)
     except (OSError, SafetensorError) as error:
         # The headers were sound a moment ago: the disk fails, or somebody is writing the file.
         raise BadCheckpoint(shown, f"cannot be read ({error})") from None

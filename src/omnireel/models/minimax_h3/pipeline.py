@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from omnireel.acceleration import compile_blocks
 from omnireel.attention import AttentionBackend, select_backend
-from omnireel.errors import BadCheckpoint, NonFinite
+from omnireel.errors import BadCheckpoint, MissingPackage, NonFinite
+from omnireel.layers.kernels import PLAIN, TRACEABLE, Kernels, fused, why_not_fused
 from omnireel.models.minimax_h3 import limits as geometry
 from omnireel.models.minimax_h3 import references, tasks
 from omnireel.models.minimax_h3.audio_vae import AudioVae
@@ -19,6 +21,7 @@ from omnireel.models.minimax_h3.conditioner import Conditioner
 from omnireel.models.minimax_h3.keymap import transformer_names
 from omnireel.models.minimax_h3.layout import Layout, resolve_layout
 from omnireel.models.minimax_h3.limits import Limits
+from omnireel.models.minimax_h3.modulation_tables import ModulationTables, is_table_weight, keep_on_host
 from omnireel.models.minimax_h3.packing import (
     AUDIO_CHANNELS,
     ClipReference,
@@ -36,7 +39,7 @@ from omnireel.models.minimax_h3.packing import (
 )
 from omnireel.models.minimax_h3.prompt_cache import PromptCache
 from omnireel.models.minimax_h3.schedule import FlowSchedule, RowTimes, anchored, row_times
-from omnireel.models.minimax_h3.transformer import MiniMaxH3Transformer, TransformerConfig, stored_dtype
+from omnireel.models.minimax_h3.transformer import MiniMaxH3Transformer, StepPlan, TransformerConfig, stored_dtype
 from omnireel.models.minimax_h3.video_vae import VideoVae
 from omnireel.models.protocol import BuildContext, Conditioning, DenoiseState
 from omnireel.request import MediaInput, MediaKind, MediaOutput
@@ -48,6 +51,9 @@ if TYPE_CHECKING:
 
 PREVIEW_LATENT_FRAMES = 7
 """The least that the video VAE decodes as one clip."""
+
+_BLOCK_PATHS = ("transformer_blocks",)
+"""The blocks that are compiled. Those of the refiner run once a request and over few rows."""
 
 _BLOCK_WEIGHTS = ("transformer_blocks.0.attn.to_q.weight", "blocks.0.attn.qkv_proj.weight")
 """The tensor whose stored type is the type of the stream, under either name."""
@@ -72,7 +78,7 @@ class H3State(DenoiseState):
     """Rows on the way from noise to clip, float32 on the device, and what stays the same over the steps.
 
     video_rows: [Nv,C]; audio_rows: [Na,C], conditions before the target in both, and never written.
-    text: refined states [1,L,H]. video_velocity: of the target in the last evaluation.
+    text: refined states [1,L,H]. plans: one a step. video_velocity: of the target in the last evaluation.
     """
 
     target: Target
@@ -82,6 +88,7 @@ class H3State(DenoiseState):
     text: Tensor
     rotary: RotaryTable
     indices: tuple[Tensor, Tensor, Tensor]
+    plans: tuple[StepPlan, ...]
     video_schedule: FlowSchedule
     audio_schedule: FlowSchedule
     video_velocity: Tensor | None = None
@@ -121,6 +128,12 @@ class MiniMaxH3Pipeline:
         self._device = next(next(iter(transformers.values())).parameters()).device
         self._patch_size = next(iter(transformers.values())).config.patch_size
         self.weights_digest = digest
+        has_tables = context.acceleration.is_on("modulation_tables", context.platform.name)
+        self._tables = {
+            name: ModulationTables(transformer, digest=digest)
+            for name, transformer in transformers.items()
+            if has_tables
+        }
         self._is_checked = context.validate_finite_tensors
         self._prompts = PromptCache(context.prompt_embed_cache_size)
 
@@ -189,6 +202,7 @@ class MiniMaxH3Pipeline:
         transformer = self._transformer_of(workload)
         text = transformer.refine_text(conditioning.text)
         video_schedule = self._schedule(workload, workload.settings["flow_shift"])
+        audio_schedule = self._schedule(workload, workload.settings["audio_flow_shift"])
         return H3State(
             workload=workload,
             num_steps=video_schedule.num_steps,
@@ -203,8 +217,9 @@ class MiniMaxH3Pipeline:
                 layout.audio_indices.to(self._device),
                 layout.text_indices.to(self._device),
             ),
+            plans=self._plans(workload, layout, video_schedule, audio_schedule),
             video_schedule=video_schedule,
-            audio_schedule=self._schedule(workload, workload.settings["audio_flow_shift"]),
+            audio_schedule=audio_schedule,
         )
 
     @torch.inference_mode()
@@ -212,19 +227,13 @@ class MiniMaxH3Pipeline:
         """See `Pipeline.step`."""
         index = state.steps_done
         state.progress = float(state.video_schedule.sigmas[index])
-        times = _times(state, index)
-        video_indices, audio_indices, text_indices = state.indices
-        video_velocity, audio_velocity = self._transformer_of(state.workload)(
+        video_velocity, audio_velocity = self._transformer_of(state.workload).evaluate(
             state.video_rows[None],
             state.audio_rows[None],
             state.text,
-            timestep_M=times.timesteps.to(self._device),
-            timestep_indices_S=times.indices,
-            token_tags_S=state.layout.token_tags,
+            plan=state.plans[index],
             rotary=state.rotary,
-            video_indices=video_indices,
-            audio_indices=audio_indices,
-            text_indices=text_indices,
+            indices=state.indices,
         )
         layout = state.layout
         state.video_velocity = video_velocity[0, layout.num_condition_video_rows :].float()
@@ -260,6 +269,22 @@ class MiniMaxH3Pipeline:
             wave=self._audio_vae.decode(audio),
             sample_rate_hz=self._audio_vae.sample_rate_hz,
         )
+
+    def _plans(
+        self, workload: Workload, layout: PackedLayout, video: FlowSchedule, audio: FlowSchedule
+    ) -> tuple[StepPlan, ...]:
+        """What is known of each step before the first. Steps whose rows lie at the same of their timesteps share the rows."""
+        transformer, tables = self._transformer_of(workload), self._tables.get(self._layout.denoiser_of(workload.task))
+        times = [_times(layout, video.timesteps[index], audio.timesteps[index]) for index in range(video.num_steps)]
+        of_step = tables.of([step.timesteps for step in times]) if tables else (None,) * len(times)
+        plans: list[StepPlan] = []
+        for index, (step, table) in enumerate(zip(times, of_step, strict=True)):
+            if index and torch.equal(step.indices, times[index - 1].indices):
+                plan = replace(plans[-1], timesteps=step.timesteps.to(self._device))
+            else:
+                plan = transformer.plan_step(step.timesteps, step.indices, layout.token_tags, num_rows=layout.num_rows)
+            plans.append(replace(plan, tables=table))
+        return tuple(plans)
 
     def _transformer_of(self, workload: Workload) -> MiniMaxH3Transformer:
         """References have a DiT of their own."""
@@ -322,13 +347,12 @@ def _check_finite(state: H3State, video_velocity: Tensor, audio_velocity: Tensor
             raise NonFinite(name, state.steps_done)
 
 
-def _times(state: H3State, index: int) -> RowTimes:
-    layout = state.layout
+def _times(layout: PackedLayout, video_time: Tensor, audio_time: Tensor) -> RowTimes:
     conditions = layout.num_condition_video_rows, layout.num_condition_audio_rows
     return row_times(
         layout.num_rows,
-        video_time=state.video_schedule.timesteps[index],
-        audio_time=state.audio_schedule.timesteps[index],
+        video_time=video_time,
+        audio_time=audio_time,
         visual_condition_rows=layout.video_indices[: conditions[0]],
         audio_condition_rows=layout.audio_indices[: conditions[1]],
         audio_rows=layout.audio_indices[conditions[1] :],
@@ -343,16 +367,42 @@ def _load_transformer(
         config = TransformerConfig.from_dict(files.config)
     except ValueError as error:
         raise BadCheckpoint(shown, str(error)) from None
+    speed, platform = context.acceleration, context.platform.name
+    kernels = _kernels(context)
     with torch.device("meta"):
-        transformer = MiniMaxH3Transformer(config, select=partial(_select, context, _stream_dtype(files, dtype)))
+        select = partial(_select, context, _stream_dtype(files, dtype))
+        transformer = MiniMaxH3Transformer(config, select=select, kernels=kernels)
+    has_tables = speed.is_on("modulation_tables", platform)
     load_component(
         transformer,
         files,
         device=device,
+        device_of=lambda name: torch.device("cpu") if has_tables and is_table_weight(name) else device,
         rename=transformer_names(files, num_heads=config.num_attention_heads, qkv_order=context.native_qkv_order),
         dtype_of=lambda name, stored: stored if dtype is None else stored_dtype(name, dtype),
     )
+    if has_tables:
+        keep_on_host(transformer, pinned=device.type != "cpu")
+    if kernels.name == "fused":
+        transformer.pack_projections()
+    if speed.is_on("compile_blocks", platform):
+        compile_blocks(transformer, _BLOCK_PATHS, name=files.folder.name)
     return transformer
+
+
+def _kernels(context: BuildContext) -> Kernels:
+    """The spelling of what lies between matrix products.
+
+    Raises:
+        MissingPackage: fused kernels were asked for, and there is no Triton.
+    """
+    if context.acceleration.is_on("compile_blocks", context.platform.name):
+        return TRACEABLE
+    if not context.acceleration.is_on("fused_kernels", context.platform.name):
+        return PLAIN
+    if why_not_fused() is not None:
+        raise MissingPackage("triton", "fused_kernels", "pip install triton")
+    return fused()
 
 
 def _stream_dtype(files: ComponentFiles, dtype: torch.dtype | None) -> torch.dtype | None:

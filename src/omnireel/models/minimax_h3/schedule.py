@@ -42,12 +42,13 @@ class FlowSchedule:
         """The clean rows that a velocity points to; both float32 and of one shape."""
         # The distance is taken from the timestep, not from sigmas: below 0.5 they can differ in the last bit, and the
         # model was told the timestep.
-        return x + (1.0 - self.timesteps[index]).to(x.device) * velocity
+        return x + (1.0 - self.timesteps[index]) * velocity
 
     def step_(self, x: Tensor, velocity: Tensor, index: int) -> None:
         """Moves rows from point `index` to the next, in place: an Euler step, written as a blend with the clean rows."""
         clean = self.denoised(x, velocity, index)
-        ratio = (self.sigmas[index + 1] / self.sigmas[index]).to(x.device)
+        # A number on the CPU goes along with the operation; moved to the device by itself, it would wait for the step.
+        ratio = self.sigmas[index + 1] / self.sigmas[index]
         torch.add(ratio * x, (1.0 - ratio) * clean, out=x)
 
 
@@ -84,9 +85,15 @@ def row_times(
         audio_condition_rows: where recordings lie.
         audio_rows: where the sound that is made lies.
     """
-    times = torch.full((num_rows,), float(video_time), dtype=torch.float32)
-    times[audio_rows] = audio_time
-    times[visual_condition_rows] = torch.clamp(video_time, min=VISUAL_CONDITION_TIME)
-    times[audio_condition_rows] = 1.0
-    timesteps, indices = torch.unique(times, sorted=True, return_inverse=True)
-    return RowTimes(timesteps=timesteps, indices=indices)
+    kinds = torch.zeros(num_rows, dtype=torch.int64)
+    for kind, rows in enumerate((audio_rows, visual_condition_rows, audio_condition_rows), start=1):
+        kinds[rows] = kind
+    present = torch.bincount(kinds, minlength=4) > 0
+    of_kind = torch.stack(
+        [video_time, audio_time, torch.clamp(video_time, min=VISUAL_CONDITION_TIME), torch.ones(())]
+    ).to(torch.float32)
+    # Four numbers are sorted, not all rows.
+    timesteps, places = torch.unique(of_kind[present], sorted=True, return_inverse=True)
+    place_of_kind = torch.zeros(4, dtype=torch.int64)
+    place_of_kind[present] = places
+    return RowTimes(timesteps=timesteps, indices=place_of_kind[kinds])

@@ -1,7 +1,8 @@
 """The DiT of MiniMax-H3: one stack of blocks over one packed sequence of text, sound and picture rows.
 
-What does not change from step to step (refined text, rotary table) is computed by methods of its own, once a request.
-`forward` never waits for the device: what it must know of the layout it reads from host tensors.
+What does not change from step to step (refined text, rotary table) is computed by methods of its own, once a request, and
+so can be what is known of every step before the first (`plan_step`). Nothing here waits for the device: what it must know of
+the layout it reads from host tensors.
 
 Letters: B batch, S packed rows, L text rows, N rows of one medium, M distinct timesteps, C channels of a row, H hidden,
 A attention heads, D channels of a head, E channels of the time embedding, R = 3M rows of a modulation table.
@@ -13,25 +14,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from math import inf, prod
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from omnireel.acceleration import mark_dynamic
 from omnireel.attention import Attention
 from omnireel.layers import (
+    PLAIN,
+    Kernels,
     Linear,
     RMSNorm,
     RotaryTable,
-    RowSegment,
     SwiGlu,
+    TableRows,
     TimestepEmbedding,
     axial_rotary,
-    gate_,
-    modulate_,
-    rotate_,
-    row_segments,
     sinusoid,
 )
 from omnireel.models.minimax_h3.keymap import KEEP_FLOAT32, stored_dtype
@@ -40,9 +40,8 @@ if TYPE_CHECKING:
     from omnireel.attention import AttentionBackend
 
     SelectBackend: TypeAlias = Callable[[str, str, int], AttentionBackend]
-    Segments: TypeAlias = tuple[RowSegment, ...]
 
-__all__ = ["KEEP_FLOAT32", "MiniMaxH3Transformer", "TransformerConfig", "stored_dtype"]
+__all__ = ["KEEP_FLOAT32", "MiniMaxH3Transformer", "StepPlan", "StepTables", "TransformerConfig", "stored_dtype"]
 
 NUM_TAGS = 3
 _BLOCK_ROLE = "self"
@@ -136,17 +135,44 @@ def _positive(key: str, value: Any, kind: type[float]) -> Any:
     return value
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepTables:
+    """The modulation tables of one step: blocks[k] is block k's [R,6,H], out the output norm's [M,2,H]; scales hold the 1 +."""
+
+    blocks: tuple[Tensor, ...]
+    out: Tensor
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of all tables."""
+        return self.out.nbytes + sum(table.nbytes for table in self.blocks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepPlan:
+    """What of a step is known before it: its distinct timesteps, float32 [M], on the device of the weights; which table row
+    each packed row takes in the blocks and in the output norm; and the tables, or None to compute them in the step.
+    """
+
+    timesteps: Tensor
+    rows: TableRows
+    out_rows: TableRows
+    tables: StepTables | None = None
+
+
 class MiniMaxH3Transformer(nn.Module):
     """Velocities of picture and sound rows. Parameters are named as in the diffusers checkpoint; build it under
     `torch.device("meta")` and let a loader fill it. No parameter takes gradients.
 
     Args:
         select: gives the attention backend for (role, category, head size).
+        kernels: computes what lies between matrix products and attention.
     """
 
-    def __init__(self, config: TransformerConfig, *, select: SelectBackend) -> None:
+    def __init__(self, config: TransformerConfig, *, select: SelectBackend, kernels: Kernels = PLAIN) -> None:
         super().__init__()
         self.config = config
+        self.kernels = kernels
         hidden = config.hidden_size
         backend = select(_BLOCK_ROLE, _BLOCK_ROLE, config.attention_head_dim)
         self.proj_in = Linear(config.video_row_dim, hidden, bias=True)
@@ -158,6 +184,11 @@ class MiniMaxH3Transformer(nn.Module):
         self.norm_out = OutputNorm(config)
         self.proj_out = Linear(hidden, config.video_row_dim, bias=True)
         self.audio_proj_out = Linear(hidden, config.audio_in_channels, bias=True)
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The blocks, in order."""
+        return cast("list[Block]", list(self.transformer_blocks))
 
     def refine_text(self, text_BLC: Tensor) -> Tensor:
         """The conditioner's states [B,L,text_dim] as rows [B,L,H] of the stream, whose type is that of the blocks."""
@@ -204,22 +235,71 @@ class MiniMaxH3Transformer(nn.Module):
         Raises:
             ValueError: tags, timestep indices and rotary table are not of one length, or a value is out of range.
         """
+        plan = self.plan_step(timestep_M, timestep_indices_S, token_tags_S, num_rows=rotary.num_rows)
+        return self.evaluate(
+            video_rows_BNC,
+            audio_rows_BNC,
+            text_BLH_refined,
+            plan=plan,
+            rotary=rotary,
+            indices=(video_indices, audio_indices, text_indices),
+        )
+
+    def plan_step(
+        self, timestep_M: Tensor, timestep_indices_S: Tensor, token_tags_S: Tensor, *, num_rows: int
+    ) -> StepPlan:
+        """The plan of a step without tables. Arguments and errors are those of `forward`; num_rows: of the rotary table."""
+        device = self.proj_in.weight.device
         indices_S, tags_S = timestep_indices_S.cpu(), token_tags_S.cpu()
-        _check_rows(indices_S, tags_S, rotary.num_rows, timestep_M.shape[0])
-        tables = row_segments(indices_S * NUM_TAGS + tags_S)
+        _check_rows(indices_S, tags_S, num_rows, timestep_M.shape[0])
+        return StepPlan(
+            timesteps=timestep_M.to(device),
+            rows=TableRows.of(indices_S * NUM_TAGS + tags_S, device),
+            out_rows=TableRows.of(indices_S, device),
+        )
+
+    def time_embedding(self, timestep_M: Tensor) -> Tensor:
+        """The activated embedding [M,E] that all modulation tables of a step are made of."""
+        return F.silu(self.time_embedder(sinusoid(timestep_M, self.config.freq_dim)))
+
+    def evaluate(
+        self,
+        video_rows_BNC: Tensor,
+        audio_rows_BNC: Tensor,
+        text_BLH_refined: Tensor,
+        *,
+        plan: StepPlan,
+        rotary: RotaryTable,
+        indices: tuple[Tensor, Tensor, Tensor],
+    ) -> tuple[Tensor, Tensor]:
+        """`forward` with what is known before the step in `plan`; indices: where picture, sound and text rows lie."""
+        video_indices, audio_indices, text_indices = indices
         x_BSH = text_BLH_refined.new_zeros(text_BLH_refined.shape[0], rotary.num_rows, self.config.hidden_size)
         x_BSH.index_copy_(1, text_indices, text_BLH_refined)
         x_BSH.index_copy_(1, video_indices, self.proj_in(video_rows_BNC.to(self.proj_in.dtype)).to(x_BSH.dtype))
         x_BSH.index_copy_(
             1, audio_indices, self.audio_proj_in(audio_rows_BNC.to(self.audio_proj_in.dtype)).to(x_BSH.dtype)
         )
-        time_ME = F.silu(self.time_embedder(sinusoid(timestep_M, self.config.freq_dim)))
-        for block in self.transformer_blocks:
-            block(x_BSH, time_ME, tables, rotary)
-        y_BSH = self.norm_out(x_BSH, time_ME, row_segments(indices_S))
+        tables = plan.tables
+        if tables is None:
+            time_ME = self.time_embedding(plan.timesteps)
+        mark_dynamic((x_BSH, 1), (plan.rows.index, 0), (rotary.cos, 0), (rotary.sin, 0))
+        for index, block in enumerate(self.blocks):
+            table_R6H = block.adaln_proj(time_ME) if tables is None else tables.blocks[index]
+            mark_dynamic((table_R6H, 0))
+            block(x_BSH, table_R6H, plan.rows, rotary, self.kernels)
+        out_M2H = tables.out if tables is not None else self.norm_out.table(time_ME)
+        y_BSH = self.norm_out(x_BSH, out_M2H, plan.out_rows, self.kernels)
         video = self.proj_out(y_BSH.index_select(1, video_indices).to(self.proj_out.dtype))
         audio = self.audio_proj_out(y_BSH.index_select(1, audio_indices).to(self.audio_proj_out.dtype))
         return video, audio
+
+    def pack_projections(self) -> None:
+        """Joins q, k and v of every block into one matrix, of which the three weights become views: one product instead of
+        three, and no memory but that of one block on the way.
+        """
+        for block in self.blocks:
+            block.attn.pack()
 
 
 def _check_rows(indices_S: Tensor, tags_S: Tensor, num_rows: int, num_timesteps: int) -> None:
@@ -241,13 +321,19 @@ class Block(nn.Module):
         self.ff = SwiGlu(config.hidden_size, config.ffn_dim)
         self.adaln_proj = BlockModulation(config)
 
-    def forward(self, x_BSH: Tensor, time_ME: Tensor, segments: Segments, rotary: RotaryTable) -> None:
-        """Changes the stream `x_BSH` in place. time_ME: the activated time embedding."""
-        shift_attn, scale_attn, gate_attn, shift_ff, scale_ff, gate_ff = self.adaln_proj(time_ME)
-        attended_BSH = self.attn(modulate_(self.norm1(x_BSH), scale_attn, shift_attn, segments), rotary)
-        x_BSH.add_(gate_(attended_BSH, gate_attn, segments))
+    def forward(
+        self, x_BSH: Tensor, table_R6H: Tensor, rows: TableRows, rotary: RotaryTable, kernels: Kernels = PLAIN
+    ) -> None:
+        """Changes the stream `x_BSH` in place. table_R6H: from `adaln_proj`."""
+        shift_attn, scale_attn, gate_attn, shift_ff, scale_ff, gate_ff = table_R6H.unbind(1)
+        attended_BSH = self.attn(
+            kernels.norm_modulate(x_BSH, self.norm1, scale_attn, shift_attn, rows), rotary, kernels
+        )
+        normed_BSH = kernels.gate_add_norm_modulate_(
+            x_BSH, attended_BSH, gate_attn, self.norm2, scale_ff, shift_ff, rows
+        )
         del attended_BSH
-        x_BSH.add_(gate_(self.ff(modulate_(self.norm2(x_BSH), scale_ff, shift_ff, segments)), gate_ff, segments))
+        kernels.gate_add_(x_BSH, self.ff(normed_BSH, kernels), gate_ff, rows)
 
 
 class BlockModulation(nn.Module):
@@ -258,15 +344,20 @@ class BlockModulation(nn.Module):
         self.hidden_size = config.hidden_size
         self.linear = Linear(config.time_embed_dim, 6 * NUM_TAGS * config.hidden_size, bias=True)
 
-    def forward(self, time_ME: Tensor) -> tuple[Tensor, ...]:
-        """shift, 1 + scale, gate of the attention and the same of the feed-forward, each [R,H].
+    def forward(self, time_ME: Tensor) -> Tensor:
+        """[R,6,H]: shift, 1 + scale, gate of the attention and the same of the feed-forward."""
+        return modulation_table(time_ME, self.linear.weight, self.linear.bias, width=self.hidden_size, places=6)
 
-        The activated embedding is rounded to the type of the weights here, after the activation: rounded before it,
-        the error would lean the same way in every block of every step.
-        """
-        table = self.linear(time_ME.to(self.linear.dtype)).view(-1, 6 * self.hidden_size)
-        shift_attn, scale_attn, gate_attn, shift_ff, scale_ff, gate_ff = table.chunk(6, dim=-1)
-        return shift_attn, 1.0 + scale_attn, gate_attn, shift_ff, 1.0 + scale_ff, gate_ff
+
+def modulation_table(time_ME: Tensor, weight: Tensor, bias: Tensor | None, *, width: int, places: int) -> Tensor:
+    """[rows, places, width] from one linear layer; every third place from the second on is a scale and is given its 1 +.
+
+    The activated embedding is rounded to the type of the weights here, after the activation: rounded before it, the error
+    would lean the same way in every block of every step. The weights may lie anywhere `time_ME` lies too.
+    """
+    table = F.linear(time_ME.to(weight.dtype), weight, bias).view(-1, places, width)
+    table[:, 1::3] += 1.0
+    return table
 
 
 class SelfAttention(nn.Module):
@@ -279,25 +370,33 @@ class SelfAttention(nn.Module):
         self.to_q = Linear(config.hidden_size, inner, bias=False)
         self.to_k = Linear(config.hidden_size, inner, bias=False)
         self.to_v = Linear(config.hidden_size, inner, bias=False)
+        self._packed: Tensor | None = None
         self.norm_q = RMSNorm(config.attention_head_dim, eps=config.qk_norm_eps)
         self.norm_k = RMSNorm(config.attention_head_dim, eps=config.qk_norm_eps)
         self.attend = Attention(config.num_attention_heads, config.attention_head_dim, backend=backend, role=role)
         # A list, for checkpoints name the projection `to_out.0`.
         self.to_out = nn.ModuleList([Linear(inner, config.hidden_size, bias=False)])
 
-    def forward(self, x_BSH: Tensor, rotary: RotaryTable | None = None) -> Tensor:
+    def pack(self) -> None:
+        """One matrix for q, k and v. Who replaces one of the three weights afterwards must pack anew."""
+        packed = torch.cat([layer.weight for layer in (self.to_q, self.to_k, self.to_v)])
+        for layer, part in zip((self.to_q, self.to_k, self.to_v), packed.chunk(3), strict=True):
+            layer.weight = nn.Parameter(part, requires_grad=False)
+        self._packed = packed
+
+    def forward(self, x_BSH: Tensor, rotary: RotaryTable | None = None, kernels: Kernels = PLAIN) -> Tensor:
         """[B,S,H] to [B,S,H]; `x_BSH` is left as it was."""
-        q_BSAD = self.norm_q(self._heads(self.to_q(x_BSH)))
-        k_BSAD = self.norm_k(self._heads(self.to_k(x_BSH)))
-        v_BSAD = self._heads(self.to_v(x_BSH))
-        if rotary is not None:
-            rotate_(q_BSAD, rotary)
-            rotate_(k_BSAD, rotary)
-        out: Tensor = self.to_out[0](self.attend(q_BSAD, k_BSAD, v_BSAD).flatten(2))
+        if self._packed is None:
+            q, k, v = self.to_q(x_BSH), self.to_k(x_BSH), self.to_v(x_BSH)
+        else:
+            q, k, v = F.linear(x_BSH, self._packed).chunk(3, dim=-1)
+        q_BSAD = kernels.norm_rotate(self._heads(q), self.norm_q, rotary)
+        k_BSAD = kernels.norm_rotate(self._heads(k), self.norm_k, rotary)
+        out: Tensor = self.to_out[0](self.attend(q_BSAD, k_BSAD, self._heads(v)).flatten(2))
         return out
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:-1], self.num_heads, -1)
+        return x.view(*x.shape[:-1], self.num_heads, x.shape[-1] // self.num_heads)
 
 
 class TokenRefiner(nn.Module):
@@ -342,7 +441,12 @@ class OutputNorm(nn.Module):
         self.norm = RMSNorm(config.hidden_size, eps=config.final_norm_eps)
         self.linear = Linear(config.time_embed_dim, 2 * config.hidden_size, bias=True)
 
-    def forward(self, x_BSH: Tensor, time_ME: Tensor, segments: Segments) -> Tensor:
-        """[B,S,H] to a new [B,S,H]. segments: runs of equal timestep. time_ME: the activated time embedding."""
-        shift_MH, scale_MH = self.linear(time_ME.to(self.linear.dtype)).chunk(2, dim=-1)
-        return modulate_(self.norm(x_BSH), 1.0 + scale_MH, shift_MH, segments)
+    def table(self, time_ME: Tensor) -> Tensor:
+        """[M,2,H]: shift and 1 + scale."""
+        hidden = self.norm.dim
+        return modulation_table(time_ME, self.linear.weight, self.linear.bias, width=hidden, places=2)
+
+    def forward(self, x_BSH: Tensor, table_M2H: Tensor, rows: TableRows, kernels: Kernels = PLAIN) -> Tensor:
+        """[B,S,H] to a new [B,S,H]. table_M2H: from `table`."""
+        shift_MH, scale_MH = table_M2H.unbind(1)
+        return kernels.norm_modulate(x_BSH, self.norm, scale_MH, shift_MH, rows)

@@ -1,0 +1,38 @@
+"""What a user may say about speed, as plain data; no torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+SWITCH = ("auto", "on", "off")
+
+# What has not been measured on a kind of device yet stays off there until somebody asks for it.
+AUTO: Mapping[str, frozenset[str]] = {
+    "modulation_tables": frozenset({"cpu"}),
+    "fused_kernels": frozenset(),
+    "compile_blocks": frozenset(),
+}
+"""By switch, the platforms on which "auto" means on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Acceleration:
+    """Switches are "auto", "on" or "off"; `is_on` reads them.
+
+    modulation_tables: make all modulation tables of a schedule before its first step and keep their weights on the host.
+    fused_kernels: Triton kernels between the matrix products.
+    compile_blocks: compile the repeated blocks that a model declares. enforce_eager: never compile, whatever that says.
+    """
+
+    modulation_tables: str = "auto"
+    fused_kernels: str = "auto"
+    compile_blocks: str = "auto"
+    enforce_eager: bool = False
+
+    def is_on(self, switch: str, platform_name: str) -> bool:
+        """Whether the switch of that name is on where the model runs."""
+        if switch == "compile_blocks" and self.enforce_eager:
+            return False
+        value: str = getattr(self, switch)
+        return platform_name in AUTO[switch] if value == "auto" else value == "on"
