@@ -36,7 +36,12 @@ def main() -> int:
 
 def pages() -> dict[str, str]:
     """Each page's text by file name."""
-    return {"cli.md": _HEAD + _cli(), "settings.md": _HEAD + _settings(), "errors.md": _HEAD + _errors()}
+    return {
+        "cli.md": _HEAD + _cli(),
+        "settings.md": _HEAD + _settings(),
+        "errors.md": _HEAD + _errors(),
+        "deploy.schema.json": _schema(),
+    }
 
 
 def _cli() -> str:
@@ -67,22 +72,41 @@ def _values(action: argparse.Action) -> str:
 
 
 def _settings() -> str:
-    from omnireel.config import engine_settings
+    from omnireel.config import all_settings, engine_settings, owners
 
-    rows = [
-        (
-            f"`{item.name}`",
-            f"`OMNIREEL_{item.name.upper()}`",
-            "" if item.default is None else f"`{item.default}`",
-            item.help,
-        )
-        for item in engine_settings().values()
-    ]
+    def rows(names: Sequence[str]) -> list[tuple[str, ...]]:
+        found: list[tuple[str, ...]] = []
+        for name in names:
+            item = all_settings()[name]
+            also = ", ".join(f"`{alias.lstrip('!')}`" for alias in item.aliases)
+            stages = ", ".join(owners()[name]) or "the whole pipeline"
+            default = "" if item.default is None else f"`{item.default}`"
+            found.append((f"`{name}`" + (f" ({also})" if also else ""), default, stages, item.help, item.pending))
+        return found
+
     text = (
-        "# Settings of an engine\n\nEach is a flag of the commands that run a model (`--max-queue`), a keyword of `Omni` and an "
-        "environment variable. A flag wins over a variable, a variable over the default.\n\n"
+        "# Settings of an engine\n\nEach is a flag of the commands that run a model (`--max-queue`), a keyword of `Omni`, an "
+        "environment variable (`OMNIREEL_MAX_QUEUE`), a key of a deploy file and, where stages have it, a flag of one stage "
+        "(`--stage-0-dtype`). Precedence, the weakest first: default, the pipeline's own choice, variable, deploy file (its "
+        "top, a stage, the stage's `engine_extras`), flag, flag of a stage. [deploy.schema.json](deploy.schema.json) is the "
+        "schema of a deploy file.\n\n"
     )
-    return text + _table(("setting", "variable", "default", "meaning"), rows)
+    pending = [name for name in all_settings() if name not in engine_settings()]
+    head = ("setting", "default", "stages", "meaning")
+    return (
+        text
+        + _table(head, [row[:4] for row in rows(list(engine_settings()))])
+        + "\n## Known, and not available yet\n\nNames of other servers that are understood; a value other than the default is "
+        "answered by an error that names what is missing.\n\n" + _table((*head, "needs"), rows(pending))
+    )
+
+
+def _schema() -> str:
+    import json
+
+    from omnireel.config import deploy_schema
+
+    return json.dumps(deploy_schema(), indent=2, default=str) + "\n"
 
 
 def _errors() -> str:

@@ -9,6 +9,9 @@ OmniReelError
     Cancelled                 the caller gave up                      499
   SetupError                  who started the engine can fix it       exit 3
     BadSetting                a setting has a value that is not allowed
+    UnownedSettings           a stage does not have these settings
+    NotAvailable              a setting of what does not exist yet
+    Incompatible              two settings that cannot go together
     MissingPackage            an optional package is needed
     UnsupportedDevice         the device cannot do what was asked
     BadCheckpoint             a weight or config file is not as needed
@@ -151,6 +154,50 @@ class BadSetting(SetupError):
             f"{name} = {_shown(value)} (from {source}) is not allowed; {allowed}",
             hint=hint,
             details={"name": name, "value": _shown(value), "source": source, "allowed": allowed},
+        )
+
+
+class UnownedSettings(SetupError):
+    """A stage was given settings that stages of its type do not have, or that nobody has."""
+
+    code = "unowned_settings"
+
+    def __init__(
+        self, stages: Mapping[int, str], names: Iterable[str], sources: Iterable[str], *, hint: str = ""
+    ) -> None:
+        unowned = sorted(names)
+        shown = ", ".join(f"{number} ({kind})" for number, kind in stages.items())
+        subject = f"stage {shown} does" if len(stages) == 1 else f"stages {shown} do"
+        super().__init__(
+            f"{subject} not have {', '.join(unowned)} (from {', '.join(dict.fromkeys(sources))})",
+            hint=hint,
+            details={"stages": {str(number): kind for number, kind in stages.items()}, "names": unowned},
+        )
+
+
+class NotAvailable(SetupError):
+    """A setting asks for a feature that this version does not have."""
+
+    code = "not_available"
+
+    def __init__(self, name: str, value: object, source: str, feature: str) -> None:
+        super().__init__(
+            f"{name} = {_shown(value)} (from {source}) is not available: this version has no {feature}",
+            hint=f"leave {name} out",
+            details={"name": name, "value": _shown(value), "source": source, "feature": feature},
+        )
+
+
+class Incompatible(SetupError):
+    """Two settings that cannot go together; `first` and `second` say what was set and where."""
+
+    code = "incompatible"
+
+    def __init__(self, first: str, second: str, why: str) -> None:
+        super().__init__(
+            f"{first} cannot go with {second}: {why}",
+            hint="leave one of them out; `omnireel doctor --compat` lists every such pair",
+            details={"first": first, "second": second, "why": why},
         )
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAX_SEED = 2**63 - 1
 
 
-def setting(
+def setting(  # noqa: PLR0913  each is a fact of a setting, and all but two are rare
     default: Any,
     help: str,  # noqa: A002
     *,
@@ -32,8 +32,13 @@ def setting(
     metavar: str = "",
     minimum: float | None = None,
     maximum: float | None = None,
+    above: float | None = None,
+    aliases: tuple[str, ...] = (),
+    stages: tuple[str, ...] | None = None,
+    pending: str = "",
+    idle: tuple[Any, ...] = (),
 ) -> Any:
-    """A dataclass field that flags, docs and `config show` are generated from.
+    """A dataclass field that flags, YAML keys, schema, docs and `config show` are generated from.
 
     Args:
         default: the value when nobody says anything; None means "the model's or backend's own default".
@@ -41,10 +46,16 @@ def setting(
         unit: printed behind the value: "s", "px", "frames/s".
         choices: the allowed words; empty for any.
         metavar: how the value is written in help text.
-        minimum, maximum: the bounds of what makes sense whatever the model; None for any.
+        minimum, maximum: the bounds of what makes sense whatever the model; None for any. above: a bound that is itself
+            not allowed.
+        aliases: other names that mean the same; "!name" for a switch that means the opposite.
+        stages: execution types ("ar", "generation", "diffusion") that have it; None for those of its whole spec.
+        pending: what does not exist yet, as a noun; any value but the default and those of `idle` is then an error.
+        idle: values of a pending setting that say what happens anyway.
     """
     metadata = {
         "help": help, "unit": unit, "choices": choices, "metavar": metavar, "minimum": minimum, "maximum": maximum,
+        "above": above, "aliases": aliases, "stages": stages, "pending": pending, "idle": idle,
     }  # fmt: skip
     return field(default=default, metadata=metadata)
 

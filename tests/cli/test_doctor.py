@@ -5,6 +5,8 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
+from omnireel.config import compat
+
 
 @pytest.fixture
 def report(omnireel):
@@ -68,3 +70,11 @@ def test_a_broken_package_is_a_problem(omnireel, monkeypatch):
 
     monkeypatch.setattr("omnireel.platforms.all_platforms", broken)
     assert "a package is broken: libcudart.so.12" in omnireel("doctor").out
+
+
+def test_pairs_that_cannot_go_together_are_told_with_their_reason(omnireel):
+    pairs = json.loads(omnireel("doctor", "--compat", "--json").out)["pairs"]
+    text = omnireel("doctor", "--compat").out
+    assert len(text.splitlines()) == 1 + len(pairs) == 1 + len(compat.TABLE)
+    assert all(pair["why"] in text for pair in pairs)
+    assert {pair["is_available"] for pair in pairs} == {True, False}

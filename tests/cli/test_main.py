@@ -1,5 +1,6 @@
 """Dispatch, spelling of flags, exit codes, and a start-up that imports nothing heavy."""
 
+import argparse
 import json
 import os
 import signal
@@ -191,7 +192,9 @@ def _parsers(parser, path):
 
 
 def _flags(parser):
-    return sorted(name for action in parser._actions for name in action.option_strings if "--help" not in name)
+    """Those in the help text; flags of what does not exist yet are answered by an error."""
+    shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
+    return sorted(name for action in shown for name in action.option_strings if "--help" not in name)
 
 
 def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:

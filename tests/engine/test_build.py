@@ -35,3 +35,11 @@ def test_facts_of_the_engine_go_by_the_names_of_settings():
     assert facts["device_name"]
     assert (facts["device"], facts["dtype"], facts["diffusion_attention_backend"]) == ("cpu", "float32", "TORCH_SDPA")
     assert facts["num_threads"] >= 1
+
+
+def test_a_recipe_remembers_attention_by_role_where_it_was_chosen():
+    by_role = {"per_role": {"self": "torch_sdpa"}}
+    chosen, plain = config(diffusion_attention_config=by_role), config()
+    context, index = build_context(chosen)
+    assert engine_facts(chosen, context, index)["diffusion_attention_config"] == by_role
+    assert "diffusion_attention_config" not in engine_facts(plain, context, index)

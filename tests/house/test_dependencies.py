@@ -19,7 +19,7 @@ EXTRAS = [Requirement(text) for texts in PROJECT["optional-dependencies"].values
 PINS = dict(
     line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")
 )
-DISTRIBUTIONS = {"PIL": "pillow"}
+DISTRIBUTIONS = {"PIL": "pillow", "yaml": "pyyaml"}
 """Modules whose distribution has another name."""
 
 

@@ -20,6 +20,8 @@ UNMIRRORED = {
     "cli/command.py": "a dataclass",
     "cli/session.py": "run by the tests of generate and reproduce",
     "cli/version.py": "run by the tests of main",
+    "config/groups.py": "run by the tests of spec and resolve",
+    "config/planned.py": "dataclasses, run by the tests of spec and resolve",
     "engine/executors/__init__.py": "a protocol",
     "models/protocol.py": "protocols and dataclasses",
     "models/minimax_h3/facts.py": "data, read by the tests of discover",

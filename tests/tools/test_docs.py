@@ -25,7 +25,7 @@ def run(monkeypatch):
 
 def test_what_was_written_is_current(reference, run):
     assert run() == 0
-    assert {path.name for path in reference.iterdir()} == {"cli.md", "settings.md", "errors.md"}
+    assert {path.name for path in reference.iterdir()} == {"cli.md", "settings.md", "errors.md", "deploy.schema.json"}
     assert run("--check") == 0
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from omnireel.cli import show
 from omnireel.cli.command import Command
 from omnireel.cli.version import own_version
-from omnireel.config import ModelSpec, settings_of
+from omnireel.config import ModelSpec, compat, settings_of
 from omnireel.errors import OmniReelError, SetupError
 
 _NEEDED = ("torch", "transformers", "safetensors", "av", "numpy", "pillow", "rich")
@@ -23,15 +23,41 @@ _OPTIONAL = {"pillow_heif": "reading HEIC and HEIF pictures"}
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--compat", action="store_true", help="print the features that cannot go together, and why")
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if arguments.compat:
+        _print_compat(as_json=arguments.json)
+        return 0
     report = _report()
     if arguments.json:
         show.data(report)
     else:
         _print(report)
     return SetupError.exit_code if report["problems"] else 0
+
+
+def _print_compat(*, as_json: bool) -> None:
+    rows = [
+        {
+            "features": [pair.first.name, pair.second.name],
+            "settings": [list(pair.first.settings), list(pair.second.settings)],
+            "why": pair.why,
+            "is_available": not (pair.first.is_pending or pair.second.is_pending),
+        }
+        for pair in compat.TABLE
+    ]
+    if as_json:
+        show.data({"pairs": rows})
+        return
+    show.table(
+        [("feature", "not with", "can be set", "why")]
+        + [
+            (pair.first.name, pair.second.name, "yes" if row["is_available"] else "not yet", pair.why)
+            for pair, row in zip(compat.TABLE, rows, strict=True)
+        ]
+    )
 
 
 def _report() -> dict[str, Any]:

@@ -20,6 +20,7 @@ from omnireel.cli import show
 from omnireel.cli.command import Command
 from omnireel.cli.interrupts import Interrupts
 from omnireel.cli.version import own_version
+from omnireel.config.flags import as_dotted, is_truth, piece
 from omnireel.errors import ClientError, EngineError, OmniReelError, nearest
 
 _DESCRIPTION = "Makes pictures, video and sound with generative models."
@@ -148,10 +149,15 @@ def _flag(token: str, rest: list[str], parser: argparse.ArgumentParser) -> str:
     name, equals, value = token.partition("=")
     if name.startswith("--"):
         name = name.replace("_", "-")
+    dotted = as_dotted(name, options)
+    if dotted and name not in options:
+        flag, path, is_switch = dotted
+        return f"{flag}={piece(path, _dotted_value(name, value if equals else None, rest, is_switch=is_switch))}"
     if name not in options:
         if name[:2] in options and not name.startswith("--"):
             return token
-        raise _unknown("flag", name, options, parser)
+        shown = {flag: action for flag, action in options.items() if action.help != argparse.SUPPRESS}
+        raise _unknown("flag", name, shown, parser)
     if value == "--":
         # argparse takes it for the mark behind which there are no flags, and the value is then an empty list.
         raise ClientError(f"{name}: -- is no value", hint="write ./-- for a file of that name")
@@ -161,6 +167,21 @@ def _flag(token: str, rest: list[str], parser: argparse.ArgumentParser) -> str:
     if _is_flag(following) and not following.startswith("--") and following not in options:
         return f"{name}={rest.pop(0)}"
     return name
+
+
+def _dotted_value(name: str, value: str | None, rest: list[str], *, is_switch: bool) -> str | None:
+    """The value of a part of a mapping, taken from `rest` where it is not there; None for a switch without one."""
+    if value is not None:
+        return value
+    if rest and (is_truth(rest[0]) if is_switch else not _is_flag(rest[0]) or _is_negative(rest[0])):
+        return rest.pop(0)
+    if is_switch:
+        return None
+    raise ClientError(f"{name}: expected one argument", hint="write its value behind it")
+
+
+def _is_negative(token: str) -> bool:
+    return token[1:2].isdigit()
 
 
 def _is_flag(token: str) -> bool:

@@ -13,7 +13,7 @@ from omnireel.cli.command import Command
 from omnireel.cli.interrupts import deferred
 from omnireel.cli.media import add_media_flags, media_of
 from omnireel.cli.session import add_engine_flags, add_talk_flags, bar_of, config_of, run_request, show_result, started
-from omnireel.config import ModelSpec, convert, engine_settings, given
+from omnireel.config import ModelSpec, convert, engine_settings, given, given_settings
 from omnireel.errors import BadCheckpoint, MediaUnreadable, NotReproduced, UnknownModel
 from omnireel.request import MediaRef, OutputSpec, Recipe
 
@@ -27,7 +27,8 @@ Makes a clip again from the recipe inside it and compares the frames.
 The new clip is kept either way. Exit code 0: the frames are the same; 4: they differ, and the hint names what else does.
 The model, device, number type, attention backend and threads are those of the recipe unless a flag says otherwise.
 """
-_REMEMBERED = ("device", "dtype", "diffusion_attention_backend", "num_threads")
+_ATTENTION = ("diffusion_attention_backend", "diffusion_attention_config")
+_REMEMBERED = ("device", "dtype", *_ATTENTION, "num_threads")
 _AS_IT_WAS = "take the clip as omnireel wrote it"
 
 
@@ -96,6 +97,9 @@ def _settings(arguments: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
     found = {name: recipe.engine[name] for name in _REMEMBERED if recipe.engine.get(name) is not None}
     if found.get("device") not in devices:
         found.pop("device", None)
+    if given_settings(arguments).keys() & set(_ATTENTION):
+        # Whichever is typed, it is instead of what the recipe remembers of attention.
+        found = {name: value for name, value in found.items() if name not in _ATTENTION}
     try:
         found = {name: convert(known[name], value) for name, value in found.items()}
     except ValueError:

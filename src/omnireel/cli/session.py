@@ -10,16 +10,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from omnireel.cli import interrupts, show
-from omnireel.config import (
-    AccelerationSpec,
-    AttentionFlags,
-    ModelSpec,
-    ResolvedConfig,
-    RunSpec,
-    add_fields,
-    given,
-    resolve,
-)
+from omnireel.config import ResolvedConfig, add_settings, given_settings, resolve
 from omnireel.errors import OmniReelError
 from omnireel.observe import log
 from omnireel.observe.env import environment
@@ -31,15 +22,10 @@ if TYPE_CHECKING:
     from omnireel.engine.result import GenerationResult
     from omnireel.request import FramesU8
 
-_GROUPS: Mapping[str, type] = {
-    "model": ModelSpec, "attention": AttentionFlags, "speed": AccelerationSpec, "running": RunSpec,
-}  # fmt: skip
-
 
 def add_engine_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags of an engine, and -v."""
-    for title, spec in _GROUPS.items():
-        add_fields(parser, spec, title=title)
+    """The flags of an engine, and -v; behind all others of the parser, whose names win."""
+    add_settings(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="log what the engine does (--log-level info)")
 
 
@@ -56,8 +42,7 @@ def config_of(arguments: argparse.Namespace, defaults: Mapping[str, Any] | None 
         BadSetting: see `config.resolve`.
     """
     flags: dict[str, Any] = {**(defaults or {}), **({"log_level": "info"} if arguments.verbose else {})}
-    for spec in _GROUPS.values():
-        flags.update(given(arguments, spec))
+    flags |= given_settings(arguments)
     config = resolve(flags, environment())
     log.configure(config.run.log_level)
     return config

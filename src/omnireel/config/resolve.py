@@ -1,24 +1,35 @@
-"""Defaults, environment and flags become one frozen config in which every value remembers its source.
+"""What was said where becomes one frozen config, for the pipeline and for each of its stages.
 
-Precedence: default < environment < flag. A name that no spec declares is an error, wherever it was written.
+Precedence, the weakest first: default, rule, topology, environment, deploy file (its top, a stage, a stage's
+engine_extras), flag, stage flag. But:
+
+- a topology's omni_kv_config wins over a deploy file's;
+- `model` and `tokenizer` as flags are those of the pipeline: a stage that has its own, from topology or file, keeps it;
+- what holds for all stages goes to those that have such a setting; what is said of one stage must be a setting of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 from omnireel.acceleration import Acceleration
 from omnireel.attention.spec import AttentionConfig, AttentionSpec
+from omnireel.config import compat
+from omnireel.config.attention import attention_config
+from omnireel.config.deploy import Deploy, read_deploy
+from omnireel.config.groups import GROUPS, Specs, all_settings, engine_settings, names, owners
+from omnireel.config.rules import check_values, stage_rules
 from omnireel.config.sources import DEFAULT, Source
-from omnireel.config.spec import AccelerationSpec, AttentionFlags, ModelSpec, RunSpec
+from omnireel.config.spec import AccelerationSpec
 from omnireel.config.values import Setting, convert, settings_of
-from omnireel.errors import BadSetting, nearest
+from omnireel.config.written import Said, said, split_stages
+from omnireel.errors import BadSetting, NotAvailable, OmniReelError, UnownedSettings, nearest
+from omnireel.models.topology import SINGLE_DIFFUSION, StageFacts, Topology
 
-T = TypeVar("T")
-
-SPECS: tuple[type, ...] = (ModelSpec, AttentionFlags, AccelerationSpec, RunSpec)
 PREFIX = "OMNIREEL_"
 ALIASES: Mapping[str, str] = {
     "DIFFUSION_ATTENTION_BACKEND": "diffusion_attention_backend",
@@ -26,85 +37,352 @@ ALIASES: Mapping[str, str] = {
 }
 """Variables of other engines that people have in their start scripts; our own name wins over them."""
 
+_OF_THE_PARENT = ("model", "tokenizer")
+_OF_THE_COMMAND = ("deploy_config", "stage_overrides")
+"""Settings that say where settings come from, so no file may hold them."""
+
+OnProblem = Callable[[OmniReelError], None]
+TopologyOf = Callable[[str], Topology]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedConfig:
-    """Every setting of an engine, settled. `sources` has one entry a setting, in order of declaration."""
+class StageConfig(Specs):
+    """One stage, settled. `values` and `sources` have the settings that a stage of its type has."""
 
-    model: ModelSpec
-    attention: AttentionConfig
-    acceleration: Acceleration
-    run: RunSpec
+    number: int
+    facts: StageFacts
     sources: Mapping[str, Source]
     values: Mapping[str, Any]
 
 
-def engine_settings() -> Mapping[str, Setting]:
-    """Every setting of an engine by name, in order of declaration."""
-    return {item.name: item for spec in SPECS for item in settings_of(spec)}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedConfig(Specs):
+    """Every setting of an engine, settled. `sources` has one entry a setting, in order of declaration.
+
+    Of a pipeline of one stage, everything here is that stage's; of several, what holds where a stage says nothing else.
+    """
+
+    topology: Topology
+    stages: tuple[StageConfig, ...]
+    sources: Mapping[str, Source]
+    values: Mapping[str, Any]
+
+    def of_stage(self, number: int) -> ResolvedConfig:
+        """The config of an engine that runs just this stage: its settings, and those of the pipeline as a whole."""
+        stage = self.stages[number]
+        return _config(self.topology, (stage,), {**self.values, **stage.values}, {**self.sources, **stage.sources})
 
 
-def resolve(flags: Mapping[str, Any], environ: Mapping[str, str]) -> ResolvedConfig:
-    """One config out of what was said where.
+def resolve(
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    *,
+    topology: Topology | TopologyOf = SINGLE_DIFFUSION,
+    platform: str = "",
+    on_problem: OnProblem | None = None,
+) -> ResolvedConfig:
+    """One config out of what was said where, of which every value can be honoured.
 
     Args:
-        flags: by field name, as text or typed; keywords of `Omni` count as flags.
+        flags: by field name, as text or typed; keywords of `Omni` count as flags. `stage_N_NAME` is for stage N alone.
         environ: the whole environment; only OMNIREEL_* and the names of ALIASES are read, empty ones are as absent.
+        topology: the pipeline's stages, or what tells them of the settled `model`.
+        platform: the kind of device where it is known and `device` does not say; some defaults depend on it.
+        on_problem: is given every problem instead of raising the first; what was wrong then counts as not said.
 
     Raises:
         BadSetting: a value that its field does not allow, or a name that is no setting.
+        UnownedSettings: a stage was given what stages of its type do not have.
+        NotAvailable: a value asks for what does not exist yet.
+        Incompatible: two values cannot go together.
+        SetupError: the deploy file cannot be read.
     """
-    known = engine_settings()
-    values: dict[str, Any] = {name: item.default for name, item in known.items()}
-    sources = dict.fromkeys(known, DEFAULT)
-    for name, value, source in (*_from_environment(environ, known), *_from_flags(flags, known)):
-        values[name] = _converted(known[name], value, source)
-        sources[name] = source
-    backend = values["diffusion_attention_backend"]
-    return ResolvedConfig(
-        model=_filled(ModelSpec, values),
-        attention=AttentionConfig(default=None if backend is None else AttentionSpec(backend=backend)),
-        acceleration=Acceleration(**{item.name: values[item.name] for item in settings_of(AccelerationSpec)}),
-        run=_filled(RunSpec, values),
-        sources=sources,
-        values=values,
+    config = merge(flags, environ, topology=topology, platform=platform, on_problem=on_problem)
+    report = on_problem or _raise
+    seen: set[tuple[str, Source]] = set()
+    scopes = [(config.values, config.sources), *((stage.values, stage.sources) for stage in config.stages)]
+    for values, sources in scopes:
+        for name, value in values.items():
+            setting, source = all_settings()[name], sources[name]
+            # What a rule settles is the backend's own default, so nobody asked for it.
+            is_asked = source.kind not in ("default", "rule") and (name, source) not in seen
+            if setting.pending and is_asked and not setting.is_idle(value):
+                seen.add((name, source))
+                report(NotAvailable(name, value, str(source), setting.pending))
+    for stage in config.stages:
+        for problem in compat.problems({**config.values, **stage.values}, {**config.sources, **stage.sources}):
+            report(problem)
+    return config
+
+
+def merge(
+    flags: Mapping[str, Any],
+    environ: Mapping[str, str],
+    *,
+    topology: Topology | TopologyOf = SINGLE_DIFFUSION,
+    platform: str = "",
+    on_problem: OnProblem | None = None,
+) -> ResolvedConfig:
+    """`resolve` without asking whether what was said exists and goes together."""
+    layers = _Layers(on_problem or _raise, flags, environ)
+    values, sources = layers.of_all()
+    stages = topology if isinstance(topology, Topology) else topology(values["model"])
+    layers.check_stages(stages)
+    platform = platform if values["device"] == "auto" else values["device"].partition(":")[0]
+    settled = tuple(
+        _stage(number, facts, *layers.of_stage(number, facts, platform)) for number, facts in enumerate(stages.stages)
+    )
+    if len(settled) == 1:
+        values, sources = {**values, **settled[0].values}, {**sources, **settled[0].sources}
+    check_values(values, sources, settled, layers.report)
+    return _config(stages, settled, values, sources)
+
+
+class _Layers:
+    """Everything that was said, by where."""
+
+    def __init__(self, report: OnProblem, flags: Mapping[str, Any], environ: Mapping[str, str]) -> None:
+        self.report = report
+        wide, staged = split_stages(flags)
+        self._environment = self._known(_from_environment(environ))
+        self._flags = self._known(said(wide, lambda keys: _flag(".".join(keys))))
+        self._deploy = self._read(environ)
+        self._wide = self._known(self._deploy.wide)
+        self._staged = dict(self._stage_flags(staged))
+
+    def of_all(self) -> tuple[dict[str, Any], dict[str, Source]]:
+        """Values and sources of every setting, stages aside."""
+        values: dict[str, Any] = {name: item.default for name, item in all_settings().items()}
+        sources = dict.fromkeys(values, DEFAULT)
+        for layer in (self._environment, self._wide, self._flags):
+            self._apply(layer, values, sources)
+        return values, sources
+
+    def of_stage(self, number: int, facts: StageFacts, platform: str) -> tuple[dict[str, Any], dict[str, Source]]:
+        """Values and sources of every setting that the stage has."""
+        kind = facts.execution_type
+        mine = [name for name in all_settings() if kind in owners()[name]]
+        values: dict[str, Any] = {name: all_settings()[name].default for name in mine}
+        sources = dict.fromkeys(mine, DEFAULT)
+        topology = list(said(facts.settings, lambda _: Source(kind="topology", name=facts.name)))
+        kv_config = [] if facts.omni_kv_config is None else [
+            Said(name="omni_kv_config", shown="omni_kv_config", value=facts.omni_kv_config,
+                 source=Source(kind="topology", name=facts.name))
+        ]  # fmt: skip
+        stage = self._deploy.stages.get(number)
+        fields, extras = (stage.fields, stage.extras) if stage else ((), ())
+        flags = self._staged.get(number, [])
+        self._check_owned({number: kind}, (*topology, *fields, *extras, *flags))
+        (own_variables, variables), (own_wide, wide), (own_flags, all_flags) = (
+            _parted(layer) for layer in (self._environment, self._wide, self._flags)
+        )
+        for layer in (
+            stage_rules(facts, platform), own_variables, own_wide, own_flags,
+            topology, variables, wide, fields, extras, kv_config, all_flags, flags,
+        ):  # fmt: skip
+            self._apply([item for item in layer if kind in owners().get(item.name, ())], values, sources)
+        return values, sources
+
+    def check_stages(self, topology: Topology) -> None:
+        """Whether what was said of all is for any stage, and what was said of one is for one that is there."""
+        kinds = {number: str(facts.execution_type) for number, facts in enumerate(topology.stages)}
+        unowned = [
+            item
+            for item in (*self._wide, *self._flags)
+            if owners()[item.name] and not set(owners()[item.name]) & set(kinds.values())
+        ]
+        if unowned:
+            self.report(_unowned(kinds, unowned))
+        written_for = self._deploy.pipeline
+        if written_for is not None and written_for.value != topology.name:
+            self.report(_bad(written_for, f"the model's pipeline is {topology.name}"))
+        for number, stage in self._deploy.stages.items():
+            if number not in kinds:
+                self.report(_no_stage(number, stage.source, topology))
+            elif stage.name is not None and stage.name != topology.stages[number].name:
+                allowed = f"stage {number} is called {topology.stages[number].name}"
+                self.report(BadSetting("name", stage.name, str(stage.source), allowed))
+        for number, items in self._staged.items():
+            if number not in kinds:
+                source = items[0].source if items else Source(kind="stage flag", name=f"--stage-{number}")
+                self.report(_no_stage(number, source, topology))
+
+    def _read(self, environ: Mapping[str, str]) -> Deploy:
+        path: Path | None = None
+        for layer in (self._environment, self._flags):
+            for item in layer:
+                path = self._converted(item) if item.name == "deploy_config" else path
+        if path is None:
+            return Deploy()
+        try:
+            deploy = read_deploy(path)
+        except OmniReelError as error:
+            self.report(error)
+            return Deploy()
+        for item in deploy.wide:
+            if item.name in _OF_THE_COMMAND:
+                self.report(_bad(item, "a file cannot hold it"))
+        return deploy
+
+    def _stage_flags(self, staged: Mapping[int, Mapping[str, Any]]) -> Iterator[tuple[int, list[Said]]]:
+        found: dict[int, list[Said]] = {}
+        for item in (*self._environment, *self._flags):
+            if item.name != "stage_overrides" or not isinstance(overrides := self._converted(item), Mapping):
+                continue
+            for key, fields in overrides.items():
+                if not str(key).isdecimal() or not isinstance(fields, Mapping):
+                    self.report(_bad(item, "it must be an object of stage numbers, each with an object of settings"))
+                    continue
+                number = int(key)
+                found.setdefault(number, []).extend(said(fields, _stage_source(number)))
+        for number, fields in staged.items():
+            found.setdefault(number, []).extend(said(fields, _stage_source(number)))
+        yield from found.items()
+
+    def _known(self, items: Iterable[Said]) -> list[Said]:
+        """Those that name a setting, each once; the rest are problems."""
+        found: dict[str, Said] = {}
+        for item in items:
+            if not item.name:
+                self.report(_unknown(item))
+            elif item.name in found and item.source.kind != "environment":
+                self.report(_bad(item, f"it is said as {found[item.name].shown} too"))
+            elif item.name not in _OF_THE_COMMAND or item.source.kind != "deploy":
+                found[item.name] = item
+        return list(found.values())
+
+    def _check_owned(self, stages: Mapping[int, str], items: Iterable[Said]) -> None:
+        kinds = set(stages.values())
+        unowned = [item for item in items if not kinds & set(owners().get(item.name, ()))]
+        if unowned:
+            self.report(_unowned(stages, unowned))
+
+    def _apply(self, items: Iterable[Said], values: dict[str, Any], sources: dict[str, Source]) -> None:
+        for item in items:
+            value = self._converted(item)
+            if value is not _REFUSED:
+                values[item.name], sources[item.name] = value, item.source
+
+    def _converted(self, item: Said) -> Any:
+        try:
+            value = convert(all_settings()[item.name], item.value)
+            if item.name == "diffusion_attention_config" and value is not None:
+                attention_config(value)
+        except ValueError as error:
+            self.report(_bad(item, str(error)))
+            return _REFUSED
+        return value
+
+
+_REFUSED = object()
+
+
+def _parted(layer: Iterable[Said]) -> tuple[list[Said], list[Said]]:
+    """What is of the pipeline's model, and the rest."""
+    items = list(layer)
+    return (
+        [item for item in items if item.name in _OF_THE_PARENT],
+        [item for item in items if item.name not in _OF_THE_PARENT],
     )
 
 
-def _from_environment(environ: Mapping[str, str], known: Mapping[str, Setting]) -> Iterator[tuple[str, str, Source]]:
+def _from_environment(environ: Mapping[str, str]) -> Iterator[Said]:
     for variable, name in ALIASES.items():
         if environ.get(variable):
-            yield name, environ[variable], Source(kind="environment", name=variable)
-    variables = {PREFIX + name.upper(): name for name in known}
+            source = Source(kind="environment", name=variable)
+            yield Said(name=name, shown=variable, value=environ[variable], source=source)
     for variable in sorted(environ):
-        if not variable.startswith(PREFIX) or not environ[variable]:
-            continue
-        source = Source(kind="environment", name=variable)
-        if variable not in variables:
-            raise _unknown(variable, environ[variable], source, tuple(variables))
-        yield variables[variable], environ[variable], source
+        if variable.startswith(PREFIX) and environ[variable]:
+            source = Source(kind="environment", name=variable)
+            key = variable.removeprefix(PREFIX)
+            written = {key.lower() if key.isupper() else variable: environ[variable]}
+            for item in said(written, partial(_same, source)):
+                yield Said(name=item.name, shown=variable, value=item.value, source=source)
 
 
-def _from_flags(flags: Mapping[str, Any], known: Mapping[str, Setting]) -> Iterator[tuple[str, Any, Source]]:
-    for name, value in flags.items():
-        source = Source(kind="flag", name="--" + name.replace("_", "-"))
-        if name not in known:
-            raise _unknown(name, value, source, tuple(known))
-        yield name, value, source
+def _same(source: Source, _: tuple[str, ...]) -> Source:
+    return source
 
 
-def _converted(setting: Setting, value: Any, source: Source) -> Any:
-    try:
-        return convert(setting, value)
-    except ValueError as error:
-        raise BadSetting(setting.name, value, str(source), str(error)) from None
+def _flag(name: str) -> Source:
+    return Source(kind="flag", name="--" + name.replace("_", "-"))
 
 
-def _unknown(name: str, value: object, source: Source, valid: tuple[str, ...]) -> BadSetting:
-    close = nearest(name, valid)
+def _stage_source(number: int) -> Callable[[tuple[str, ...]], Source]:
+    def source(keys: tuple[str, ...]) -> Source:
+        dotted = ".".join(str(key) for key in keys).replace("_", "-")
+        return Source(kind="stage flag", name=f"--stage-{number}-{dotted}")
+
+    return source
+
+
+def _bad(item: Said, allowed: str) -> BadSetting:
+    return BadSetting(item.name or item.shown, item.value, str(item.source), allowed)
+
+
+def _unknown(item: Said) -> BadSetting:
+    is_variable = item.source.kind == "environment"
+    valid = [PREFIX + name.upper() if is_variable else name for name in engine_settings()]
+    close = nearest(item.shown, valid)
     hint = f"did you mean {close}?" if close else f"settings are {', '.join(valid)}"
-    return BadSetting(name, value, str(source), "there is no such setting", hint=hint)
+    return BadSetting(item.shown, item.value, str(item.source), "there is no such setting", hint=hint)
 
 
-def _filled(spec: type[T], values: Mapping[str, Any]) -> T:
-    return spec(**{item.name: values[item.name] for item in settings_of(spec)})
+def _unowned(stages: Mapping[int, str], items: list[Said]) -> UnownedSettings:
+    hints = []
+    for item in items:
+        kinds = owners().get(item.name)
+        if kinds:
+            hints.append(f"{item.shown} is for stages of type {' or '.join(kinds)}")
+        elif kinds is not None:
+            hints.append(f"{item.shown} is of the pipeline as a whole")
+        elif close := nearest(item.shown.rpartition(".")[2], names()):
+            hints.append(f"did you mean {close} by {item.shown}?")
+    return UnownedSettings(
+        stages, [item.shown for item in items], [str(item.source) for item in items], hint="; ".join(hints)
+    )
+
+
+def _no_stage(number: int, source: Source, topology: Topology) -> BadSetting:
+    last = len(topology.stages) - 1
+    allowed = f"{topology.name} has stage 0 alone" if last == 0 else f"{topology.name} has stages 0 to {last}"
+    stages = ", ".join(f"{k} {facts.name} ({facts.execution_type})" for k, facts in enumerate(topology.stages))
+    return BadSetting("stage", number, str(source), allowed, hint=f"stages are {stages}")
+
+
+def _raise(error: OmniReelError) -> None:
+    raise error
+
+
+def _stage(number: int, facts: StageFacts, values: Mapping[str, Any], sources: Mapping[str, Source]) -> StageConfig:
+    return StageConfig(**_specs(values), number=number, facts=facts, values=values, sources=sources)
+
+
+def _config(
+    topology: Topology, stages: tuple[StageConfig, ...], values: Mapping[str, Any], sources: Mapping[str, Source]
+) -> ResolvedConfig:
+    return ResolvedConfig(**_specs(values), topology=topology, stages=stages, values=values, sources=sources)
+
+
+def _specs(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Each spec of `Specs`, filled; what a stage does not have stays at its default."""
+    specs: dict[str, Any] = {name: _filled(group.spec, values) for name, group in GROUPS.items()}
+    speed = specs["acceleration_flags"]
+    specs["acceleration"] = Acceleration(
+        **{item.name: getattr(speed, item.name) for item in settings_of(AccelerationSpec)}
+    )
+    config = values.get("diffusion_attention_config")
+    backend = values.get("diffusion_attention_backend")
+    specs["attention"] = AttentionConfig() if config is None else attention_config(config)
+    if backend is not None:
+        specs["attention"] = AttentionConfig(
+            default=AttentionSpec(backend=backend), per_role=specs["attention"].per_role
+        )
+    return specs
+
+
+def _filled(spec: type, values: Mapping[str, Any]) -> Any:
+    def value(item: Setting) -> Any:
+        return values.get(item.name, item.default)
+
+    return spec(**{item.name: value(item) for item in settings_of(spec)})

@@ -8,9 +8,12 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The place that settled a value. `name` is the flag or the variable, empty for a default."""
+    """The place that settled a value. `name` is the flag, the variable or "file:line", empty for a default.
 
-    kind: Literal["default", "environment", "flag"]
+    Kinds in order of precedence, the weakest first; "rule" is a default that depends on the stage or its platform.
+    """
+
+    kind: Literal["default", "rule", "topology", "environment", "deploy", "flag", "stage flag"]
     name: str = ""
 
     def __str__(self) -> str:

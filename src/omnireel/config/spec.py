@@ -5,7 +5,10 @@ What a single clip looks like is not here: that is `request.DiffusionSamplingPar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from omnireel.acceleration.spec import SWITCH
 from omnireel.request import setting
@@ -31,12 +34,16 @@ class ModelSpec:
         "interleaved",
         "order of fused tensors in a native checkpoint: interleaved as published, stacked as some third parties store them",
         choices=("interleaved", "stacked"),
+        stages=("diffusion",),
     )
     device: str = setting("auto", "where the model runs", metavar="auto|cpu|cuda[:N]")
     dtype: str = setting(
         "auto",
         "number type of the weights (auto: what the device computes well; checkpoint: as stored)",
         choices=("auto", "checkpoint", "float32", "bfloat16"),
+    )
+    trust_remote_code: bool = setting(
+        False, "accepted for scripts of other servers; no code of a checkpoint is ever run"
     )
 
 
@@ -46,6 +53,24 @@ class AttentionFlags:
 
     diffusion_attention_backend: str | None = setting(
         None, "attention backend of the denoiser; the device's own preference when absent", metavar="NAME"
+    )
+    diffusion_attention_config: Mapping[str, Any] | None = setting(
+        None,
+        "attention backends by role, as default and per_role; --diffusion-attention-config.default.backend NAME sets one",
+        metavar="JSON",
+    )
+    diffusion_kv_cache_dtype: str | None = setting(
+        None,
+        "number type of keys and values in the denoiser's attention",
+        aliases=("kv_cache_dtype",),
+        pending="quantised keys and values",
+        idle=("auto",),
+    )
+    diffusion_kv_cache_skip_steps: str | None = setting(
+        None, "steps that keep full keys and values", metavar="SELECTOR", pending="quantised keys and values"
+    )
+    diffusion_kv_cache_skip_layers: str | None = setting(
+        None, "layers that keep full keys and values", metavar="SELECTOR", pending="quantised keys and values"
     )
 
 
@@ -69,17 +94,29 @@ class AccelerationSpec:
 class RunSpec:
     """How requests are run."""
 
-    max_queue: int = setting(16, "requests that may wait; one more is refused", minimum=1)
+    max_queue: int = setting(16, "requests that may wait; one more is refused", minimum=1, stages=())
     timeout_seconds: float | None = setting(
-        None, "time that a request may take, waiting included", unit="s", minimum=0.001
+        None, "time that a request may take, waiting included", unit="s", minimum=0.001, stages=()
     )
-    enable_prompt_embed_cache: bool = setting(False, "keep what the text encoder made of the last prompts")
-    prompt_embed_cache_size: int = setting(32, "prompts whose encoding is kept", minimum=1)
+    enable_prompt_embed_cache: bool = setting(
+        False, "keep what the text encoder made of the last prompts", stages=("diffusion",)
+    )
+    prompt_embed_cache_size: int = setting(32, "prompts whose encoding is kept", minimum=1, stages=("diffusion",))
     validate_finite_tensors: bool = setting(
         False,
         "look for NaN and infinity after each step, and fail the request naming the tensor (waits for the device)",
+        stages=("diffusion",),
     )
     num_threads: int | None = setting(
         None, "CPU threads of the model; the machine's cores when absent", minimum=1, maximum=4096
     )
-    log_level: str = setting("warning", "how much is logged to stderr", choices=("debug", "info", "warning", "error"))
+    log_level: str = setting(
+        "warning", "how much is logged to stderr", choices=("debug", "info", "warning", "error"), stages=()
+    )
+    deploy_config: Path | None = setting(None, "YAML file with settings and stages", metavar="FILE", stages=())
+    stage_overrides: Mapping[str, Any] | None = setting(
+        None,
+        'settings of stages by number, {"0": {"dtype": "float32"}}; --stage-N-NAME VALUE sets one',
+        metavar="JSON",
+        stages=(),
+    )

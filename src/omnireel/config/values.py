@@ -12,6 +12,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,15 @@ class Setting:
     metavar: str
     minimum: float | None
     maximum: float | None
+    above: float | None
+    aliases: tuple[str, ...]
+    stages: tuple[str, ...] | None
+    pending: str
+    idle: tuple[Any, ...]
+
+    def is_idle(self, value: object) -> bool:
+        """Whether `value` says no more than what happens while the setting is pending."""
+        return any(value == other and type(value) is type(other) for other in (self.default, *self.idle))
 
     @property
     def flag(self) -> str:
@@ -45,10 +55,12 @@ class Setting:
         if self.choices:
             return f"it must be {' or '.join(self.choices)}"
         at_least = "" if self.minimum is None else f", at least {self.minimum:g}"
+        at_least += "" if self.above is None else f", above {self.above:g}"
         at_most = "" if self.maximum is None else f", at most {self.maximum:g}"
         return f"it must be {_ALLOWED[self.kind]}{at_least}{at_most}"
 
 
+@cache
 def settings_of(spec: type) -> tuple[Setting, ...]:
     """The settings of a dataclass whose fields were made with `request.setting`, in order of declaration."""
     hints = typing.get_type_hints(spec)
@@ -74,6 +86,8 @@ def convert(setting: Setting, value: object) -> Any:
         raise ValueError(setting.allowed)
     if setting.maximum is not None and result > setting.maximum:
         raise ValueError(setting.allowed)
+    if setting.above is not None and result <= setting.above:
+        raise ValueError(setting.allowed)
     return result
 
 
@@ -81,7 +95,8 @@ def _setting(name: str, hint: Any, default: Any, metadata: Mapping[str, Any]) ->
     is_union = isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union
     parts = [part for part in typing.get_args(hint) if part is not type(None)] if is_union else [hint]
     kind = typing.get_origin(parts[0]) or parts[0]
-    if len(parts) != 1 or kind not in _PARSERS:
+    is_odd_list = kind is tuple and typing.get_args(parts[0]) != (str, ...)
+    if len(parts) != 1 or kind not in _PARSERS or is_odd_list:
         raise TypeError(f"a setting cannot be of type {hint}: {name}")
     is_optional = is_union and type(None) in typing.get_args(hint)
     return Setting(name=name, kind=kind, is_optional=is_optional, default=default, **metadata)
@@ -103,7 +118,8 @@ def _number(value: object) -> float | None:
     return float(value) if is_number and math.isfinite(value) else None  # type: ignore[arg-type]
 
 
-def _truth(value: object) -> bool | None:
+def truth(value: object) -> bool | None:
+    """A switch as it may be written; None for anything else."""
     if isinstance(value, str):
         return _WORDS.get(value.strip().lower())
     return value if isinstance(value, bool) else None
@@ -113,6 +129,13 @@ def _text(value: object) -> str | None:
     if isinstance(value, Path):
         return str(value)
     return value if isinstance(value, str) else None
+
+
+def _words(value: object) -> tuple[str, ...] | None:
+    if isinstance(value, str):
+        return tuple(word.strip() for word in value.split(",") if word.strip())
+    is_list = isinstance(value, list | tuple) and all(isinstance(word, str) for word in value)
+    return tuple(value) if is_list else None  # type: ignore[arg-type]
 
 
 def _path(value: object) -> Path | None:
@@ -135,10 +158,11 @@ def _refuse_constant(text: str) -> None:
 _PARSERS: Mapping[type, Callable[[object], Any]] = {
     int: _integer,
     float: _number,
-    bool: _truth,
+    bool: truth,
     str: _text,
     Path: _path,
     Mapping: _object,
+    tuple: _words,
 }
 _ALLOWED: Mapping[type, str] = {
     int: "a whole number",
@@ -147,4 +171,5 @@ _ALLOWED: Mapping[type, str] = {
     str: "text",
     Path: "a file name",
     Mapping: "a JSON object",
+    tuple: "a list of words",
 }

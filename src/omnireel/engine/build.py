@@ -49,7 +49,9 @@ def engine_facts(config: ResolvedConfig, context: BuildContext, index: int) -> M
 
     Called on the thread that computes: torch counts its threads for each one.
     """
+    by_role = config.values["diffusion_attention_config"]
     return {
+        **({} if by_role is None else {"diffusion_attention_config": by_role}),
         "device": context.platform.name,
         "device_name": context.platform.devices()[index].name,
         "dtype": context.dtype,

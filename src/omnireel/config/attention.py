@@ -1,0 +1,51 @@
+"""The attention config that a mapping spells, or a sentence saying what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from omnireel.attention.spec import AttentionConfig, AttentionSpec
+
+_SPEC_KEYS = ("backend",)
+
+
+def attention_config(written: Mapping[str, Any]) -> AttentionConfig:
+    """`default` and `per_role`; a text stands for {"backend": text}, and roles may be nested or dotted.
+
+    Raises:
+        ValueError: saying what is allowed instead.
+    """
+    unknown = sorted(set(written) - {"default", "per_role"})
+    if unknown:
+        raise ValueError(f"its keys are default and per_role, not {', '.join(unknown)}")
+    default, per_role = written.get("default"), written.get("per_role") or {}
+    if not isinstance(per_role, Mapping):
+        raise ValueError("per_role must be an object of roles")
+    return AttentionConfig(
+        default=None if default is None else _spec("default", default), per_role=dict(_roles("", per_role))
+    )
+
+
+def _roles(prefix: str, written: Mapping[str, Any]) -> Iterator[tuple[str, AttentionSpec]]:
+    for key, value in written.items():
+        role = f"{prefix}{key}"
+        if not isinstance(value, Mapping) or any(name in _SPEC_KEYS for name in value):
+            yield role, _spec(f"per_role.{role}", value)
+        elif not value:
+            raise ValueError(f"per_role.{role} is empty; it must name a backend")
+        else:
+            yield from _roles(f"{role}.", value)
+
+
+def _spec(where: str, value: Any) -> AttentionSpec:
+    if isinstance(value, str):
+        return AttentionSpec(backend=value)
+    if not isinstance(value, Mapping) or not value:
+        raise ValueError(f"{where} must name a backend, or be an object with the key backend")
+    other = sorted(set(value) - set(_SPEC_KEYS))
+    if other:
+        raise ValueError(f"{where} has the keys {', '.join(map(str, other))} beside backend; that is ambiguous")
+    if not isinstance(value["backend"], str):
+        raise ValueError(f"{where}.backend must be the name of a backend")
+    return AttentionSpec(backend=value["backend"])

@@ -1,0 +1,340 @@
+"""Settings of features that do not exist yet, or only for stages that no backend runs yet: every field is `pending`.
+
+They have their names, types and owners now, so that scripts of other servers get an answer and topologies can be checked.
+Who builds a feature deletes the mark `pending` and moves the spec beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from omnireel.request import setting
+
+_LM = ("ar", "generation")
+_DIFFUSION = ("diffusion",)
+_ENGINE = "a language-model engine"
+_WORKERS = "worker processes"
+_STAGES = "pipelines of several stages"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguageSpec:
+    """What a language-model stage runs, beyond `ModelSpec`."""
+
+    attention_backend: str | None = setting(None, "attention backend of a language model", pending=_ENGINE)
+    moe_backend: str | None = setting(None, "backend of its experts", pending=_ENGINE, idle=("auto",))
+    hf_overrides: Mapping[str, Any] | None = setting(None, "changes to the checkpoint's config", pending=_ENGINE)
+    logits_processors: tuple[str, ...] | None = setting(None, "processors of the logits", pending=_ENGINE)
+    limit_mm_per_prompt: Mapping[str, Any] | None = setting(None, "media a prompt may hold, by kind", pending=_ENGINE)
+    active_stream_window: int = setting(0, "streams that are active at a time", minimum=0, pending=_ENGINE)
+    duplex_max_sessions: int = setting(1, "two-way sessions at a time", minimum=1, pending=_ENGINE)
+    subtalker_sampling_params: Mapping[str, Any] | None = setting(
+        None, "sampling of a speech model's inner model", pending="speech models"
+    )
+    custom_voice_dir: str | None = setting(None, "folder of voices", metavar="DIR", pending="speech models")
+    codec_frame_rate_hz: float | None = setting(
+        None, "frames a second of an audio codec", unit="Hz", above=0, pending="speech models"
+    )
+    enable_flashinfer_autotune: bool | None = setting(
+        None, "let FlashInfer measure its kernels at start-up", pending=_ENGINE
+    )
+    max_cudagraph_capture_size: int | None = setting(
+        None, "largest batch that is captured as a CUDA graph", minimum=0, pending="CUDA graphs", idle=(0,)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSpec:
+    """Where weights and tokenizers come from and how they are read."""
+
+    model_arch: str | None = setting(None, "class that runs, instead of the checkpoint's", pending="this choice")
+    model_class_name: str | None = setting(
+        None, "pipeline class, instead of the checkpoint's", stages=_DIFFUSION, pending="this choice"
+    )
+    model_subdir: str | None = setting(None, "folder of the model below its root", pending=_STAGES)
+    tokenizer: str | None = setting(None, "tokenizer, where it is not the model's", stages=_LM, pending=_ENGINE)
+    tokenizer_subdir: str | None = setting(None, "folder of the tokenizer below the model's root", pending=_STAGES)
+    tokenizer_revision: str | None = setting(None, "revision of the tokenizer", pending=_ENGINE)
+    code_revision: str | None = setting(None, "revision of a checkpoint's code", pending="code from checkpoints")
+    tokenizer_mode: str | None = setting(None, "kind of tokenizer", stages=_LM, pending=_ENGINE, idle=("auto",))
+    skip_tokenizer_init: bool = setting(False, "load no tokenizer", stages=_LM, pending=_ENGINE)
+    config_format: str | None = setting(None, "format of the checkpoint's config", stages=_LM, pending=_ENGINE)
+    skip_mm_profiling: bool | None = setting(
+        None, "measure memory without media at start-up", stages=_LM, pending=_ENGINE
+    )
+    load_format: str | None = setting(
+        None, "format of the weights", stages=_LM, pending=_ENGINE, idle=("auto", "safetensors")
+    )
+    diffusion_load_format: str = setting(
+        "default",
+        "where a pipeline's weights come from",
+        choices=("default", "dummy", "custom_pipeline", "diffusers"),
+        stages=_DIFFUSION,
+        pending="another load format",
+    )
+    diffusers_load_kwargs: Mapping[str, Any] | None = setting(
+        None, "arguments of diffusers' loader", stages=_DIFFUSION, pending="the diffusers adapter"
+    )
+    diffusers_call_kwargs: Mapping[str, Any] | None = setting(
+        None, "arguments of each diffusers call", stages=_DIFFUSION, pending="the diffusers adapter"
+    )
+    download_dir: str | None = setting(None, "folder of downloads", metavar="DIR", pending="a download folder")
+    enable_multithread_weight_load: bool = setting(
+        True, "read weights on several threads", stages=_DIFFUSION, pending="loading on one thread"
+    )
+    num_weight_load_threads: int | None = setting(
+        None, "threads that read weights", minimum=1, stages=_DIFFUSION, pending="a choice of threads"
+    )
+    enable_broadcast_weight_load: bool = setting(
+        False, "read weights once and send them to every rank", stages=_DIFFUSION, pending="parallel ranks"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemorySpec:
+    """Key and value caches of language models, and their share of a device."""
+
+    kv_cache_memory_bytes: int | None = setting(None, "size of the cache", unit="B", minimum=0, pending=_ENGINE)
+    gpu_memory_utilization: float | None = setting(
+        None, "share of a device's memory that may be used", above=0, maximum=1, pending=_ENGINE
+    )
+    enable_prefix_caching: bool | None = setting(None, "keep caches of equal beginnings", pending=_ENGINE)
+    disable_hybrid_kv_cache_manager: bool | None = setting(None, "one cache manager for all layers", pending=_ENGINE)
+    mm_processor_cache_gb: float | None = setting(
+        None, "cache of prepared media", unit="GiB", minimum=0, pending=_ENGINE
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSpec:
+    """What runs together."""
+
+    max_num_seqs: int | None = setting(
+        None,
+        "requests that run as one batch; a diffusion model's own default is 1",
+        minimum=1,
+        aliases=("max_batch_size",),
+        pending="batches of requests",
+        idle=(1,),
+    )
+    max_num_batched_tokens: int | None = setting(
+        None, "tokens of one forward pass", minimum=1, stages=_LM, pending=_ENGINE
+    )
+    max_model_len: int | None = setting(
+        None, "longest text with its answer (-1: what fits)", minimum=-1, stages=_LM, pending=_ENGINE
+    )
+    enable_chunked_prefill: bool | None = setting(None, "read long texts in pieces", stages=_LM, pending=_ENGINE)
+    async_scheduling: bool | None = setting(None, "plan a step while another runs", stages=_LM, pending=_ENGINE)
+    step_execution: bool = setting(
+        False, "run requests step by step, interleaved", stages=_DIFFUSION, pending="interleaved requests"
+    )
+    streaming_output: bool = setting(False, "send parts of a clip early", stages=_DIFFUSION, pending="streamed clips")
+    request_batch_max_wait_ms: float = setting(
+        0.0, "time to wait for a batch to fill", unit="ms", minimum=0, stages=_DIFFUSION, pending="batches of requests"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandoverSpec:
+    """How stages hand their outputs on."""
+
+    omni_kv_config: Mapping[str, Any] | None = setting(None, "hand-over of key and value caches", pending=_STAGES)
+    stage_connector: str | None = setting(
+        None, "connector of a stage", pending=_STAGES, idle=("SharedMemoryConnector",)
+    )
+    input_connectors: Mapping[str, Any] | None = setting(None, "connectors by input", pending=_STAGES)
+    output_connectors: Mapping[str, Any] | None = setting(None, "connectors by output", pending=_STAGES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementSpec:
+    """Which processes run a stage, and where."""
+
+    distributed_executor_backend: str | None = setting(
+        None, "how a stage's ranks are run", pending=_WORKERS, idle=("uni",)
+    )
+    worker_cls: str | None = setting(None, "class of the workers", metavar="module:class", pending=_WORKERS)
+    worker_extension_cls: str | None = setting(None, "class that workers also are", stages=_DIFFUSION, pending=_WORKERS)
+    devices: str | None = setting(None, "devices of a stage, such as 0,1", pending=_WORKERS)
+    num_replicas: int = setting(1, "copies of a stage", minimum=1, pending="replicas of a stage")
+    env: Mapping[str, Any] | None = setting(None, "variables of a stage's processes", pending=_WORKERS)
+    enable_sleep_mode: bool = setting(False, "let an idle model give its memory back", pending="sleeping models")
+    disable_log_stats: bool | None = setting(None, "log no figures of a stage", pending="logged figures", idle=(True,))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelSpec:
+    """Degrees of parallelism. World size = PP x TP x SP x CFG x DP."""
+
+    data_parallel_size: int | None = setting(
+        None, "copies that take different requests", minimum=1, idle=(1,), pending="data parallelism"
+    )
+    tensor_parallel_size: int = setting(
+        1, "ranks that share each linear layer", minimum=1, pending="tensor parallelism"
+    )
+    pipeline_parallel_size: int = setting(1, "ranks that share the layers", minimum=1, pending="pipeline parallelism")
+    enable_expert_parallel: bool = setting(False, "spread experts over ranks", pending="expert parallelism")
+    ulysses_degree: int = setting(
+        1,
+        "ranks that share attention heads",
+        minimum=1,
+        aliases=("usp",),
+        stages=_DIFFUSION,
+        pending="sequence parallelism",
+    )
+    ulysses_mode: str = setting(
+        "strict",
+        "what to do with heads that do not divide",
+        choices=("strict", "advanced_uaa"),
+        stages=_DIFFUSION,
+        pending="sequence parallelism",
+    )
+    ring_degree: int = setting(
+        1,
+        "ranks that pass keys and values around",
+        minimum=1,
+        aliases=("ring",),
+        stages=_DIFFUSION,
+        pending="sequence parallelism",
+    )
+    allgather_degree: int = setting(
+        1, "ranks that gather all keys and values", minimum=1, stages=_DIFFUSION, pending="sequence parallelism"
+    )
+    sequence_parallel_size: int | None = setting(
+        None,
+        "product of the three degrees, as a check",
+        minimum=1,
+        stages=_DIFFUSION,
+        idle=(1,),
+        pending="sequence parallelism",
+    )
+    mask_sp_padding: bool = setting(
+        False, "hide rows that only fill up", stages=_DIFFUSION, pending="sequence parallelism"
+    )
+    cfg_parallel_size: int = setting(
+        1, "ranks that share the branches of guidance", minimum=1, stages=_DIFFUSION, pending="guidance parallelism"
+    )
+    use_hsdp: bool = setting(False, "shard weights over ranks", stages=_DIFFUSION, pending="sharded weights")
+    hsdp_shard_size: int = setting(
+        -1,
+        "ranks that share one copy of the weights (-1: all)",
+        minimum=-1,
+        stages=_DIFFUSION,
+        pending="sharded weights",
+    )
+    hsdp_replicate_size: int = setting(
+        1, "copies of sharded weights", minimum=1, stages=_DIFFUSION, pending="sharded weights"
+    )
+    text_encoder_tp_size: int = setting(
+        1, "ranks that share the text encoder", minimum=1, stages=_DIFFUSION, pending="tensor parallelism"
+    )
+    vae_patch_parallel_size: int = setting(
+        1, "ranks that share the tiles of a clip", minimum=1, stages=_DIFFUSION, pending="parallel decoding"
+    )
+    vae_parallel_mode: str = setting(
+        "tile",
+        "how a clip is split over ranks",
+        choices=("tile", "spatial_shard_height", "spatial_shard_width"),
+        stages=_DIFFUSION,
+        pending="parallel decoding",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizationSpec:
+    """Weights in fewer bits."""
+
+    quantization: str | None = setting(None, "method for the weights", metavar="NAME", pending="quantisation")
+    quantization_config: Mapping[str, Any] | None = setting(
+        None, "methods by component", metavar="JSON", aliases=("diffusion_quantization_config",), pending="quantisation"
+    )
+    force_cutlass_fp8: bool = setting(False, "CUTLASS for FP8", stages=_DIFFUSION, pending="quantisation")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffloadSpec:
+    """Where weights wait while they are not needed."""
+
+    enable_cpu_offload: bool = setting(False, "keep idle components in host memory", pending="offloading")
+    enable_layerwise_offload: bool = setting(False, "stream blocks from host memory", pending="offloading")
+    enable_distributed_layerwise_offload: bool = setting(
+        False, "stream blocks of which each rank keeps a shard", pending="offloading"
+    )
+    dlo_use_allgather: bool = setting(
+        True, "gather shards from ranks", aliases=("!dlo_no_use_allgather",), pending="offloading"
+    )
+    dlo_resident_layers: int = setting(0, "first blocks that stay on the device", minimum=0, pending="offloading")
+    pin_cpu_memory: bool = setting(True, "pin host memory of weights", pending="offloading")
+    memory_budget: str | None = setting(
+        None, "device memory to plan for, auto or a size", metavar="auto|24GiB", pending="memory plans"
+    )
+    vae_use_tiling: bool | None = setting(
+        None, "decode in tiles; MiniMax-H3 always does", pending="this choice", idle=(True,)
+    )
+    vae_use_slicing: bool | None = setting(None, "decode one clip of a batch after another", pending="this choice")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffusionSpec:
+    """What only diffusion stages have: caches of steps, compilation, adapters, the runner."""
+
+    cache_backend: str = setting(
+        "none", "what is reused between steps", choices=("none", "cache_dit", "tea_cache"), pending="step caches"
+    )
+    cache_config: Mapping[str, Any] | None = setting(
+        None, "options of the cache", metavar="JSON", pending="step caches"
+    )
+    enable_cache_dit_summary: bool = setting(False, "log what the cache reused", pending="step caches")
+    lora_path: str | None = setting(None, "adapter that is always on", metavar="DIR|REPO", pending="adapters")
+    lora_scale: float = setting(1.0, "strength of the adapter", aliases=("static_lora_scale",), pending="adapters")
+    max_cpu_loras: int = setting(1, "adapters kept in host memory", minimum=1, pending="adapters")
+    diffusion_compile_granularity: str | None = setting(
+        None, "what is compiled as one graph", metavar="NAME", pending="compilation"
+    )
+    boundary_ratio: float | None = setting(
+        None, "where the second expert takes over", minimum=0, maximum=1, pending="models of two experts"
+    )
+    max_generated_image_size: int | None = setting(
+        None, "most pixels of a picture", unit="px", minimum=1, pending="this limit"
+    )
+    engine_backend: str = setting("default", "engine of the stage", pending="another engine")
+    diffusion_model_runner_cls: str | None = setting(None, "class of the runner", pending="another runner")
+    scheduler_port: int | None = setting(None, "port of the scheduler", minimum=0, maximum=65535, pending=_WORKERS)
+    enable_session_state_manager: bool = setting(False, "keep tensors of sessions", pending="sessions")
+    supports_mixed_reference_inputs: bool = setting(
+        False, "take references of several kinds in one request", pending="this switch"
+    )
+    enable_diffusion_pipeline_profiler: bool = setting(False, "measure each part of a run", pending="the profiler")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileSpec:
+    """Options of a compiler, and what requests start from."""
+
+    compilation_config: Mapping[str, Any] | None = setting(None, "options of the compiler", pending="compilation")
+    seed: int | None = setting(None, "seed of requests that bring none", pending="a seed of the service")
+    default_sampling_params: Mapping[str, Any] | None = setting(
+        None, "sampling of requests that do not say it", metavar="JSON", pending="sampling defaults"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSpec:
+    """What holds for a pipeline as a whole."""
+
+    async_chunk: bool = setting(False, "let stages start on parts of their input", pending=_STAGES)
+    output_modalities: tuple[str, ...] | None = setting(None, "kinds of output that are made", pending=_STAGES)
+    stage_id: int | None = setting(None, "the one stage to run here", minimum=0, pending=_STAGES)
+    headless: bool = setting(False, "run a stage without a server", pending=_STAGES)
+    worker_backend: str | None = setting(None, "who starts processes", choices=("mp", "ray"), pending=_WORKERS)
+    ray_address: str | None = setting(None, "address of a Ray cluster", pending="Ray")
+    stage_init_timeout: float | None = setting(
+        None, "time that one stage may take to start", unit="s", above=0, pending=_WORKERS
+    )
+    init_timeout: float | None = setting(
+        None, "time that all stages may take to start", unit="s", above=0, pending=_WORKERS
+    )
+    batch_timeout: float | None = setting(None, "time that a batch may take", unit="s", above=0, pending=_WORKERS)
+    log_stats: bool = setting(False, "log figures now and then", pending="logged figures")

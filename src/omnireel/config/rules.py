@@ -1,0 +1,61 @@
+"""Defaults that depend on the stage or its platform, and checks of values against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from omnireel.config.sources import Source
+from omnireel.config.written import Said
+from omnireel.errors import BadSetting, OmniReelError
+from omnireel.models.topology import ExecutionType, StageFacts
+
+if TYPE_CHECKING:
+    from omnireel.config.resolve import StageConfig
+
+_OF_TYPE: Mapping[ExecutionType, Mapping[str, Any]] = {
+    ExecutionType.AR: {"async_scheduling": True},
+    ExecutionType.GENERATION: {"disable_hybrid_kv_cache_manager": True, "enable_prefix_caching": False},
+    ExecutionType.DIFFUSION: {},
+}
+_OF_PLATFORM: Mapping[str, Mapping[str, Any]] = {"rocm": {"attention_backend": "TRITON_ATTN"}}
+"""For language models only: diffusion stages have an attention layer that asks the platform itself."""
+
+
+def stage_rules(facts: StageFacts, platform: str) -> list[Said]:
+    """What a stage has where nobody says anything, by its type, its media and its platform ("" where unknown)."""
+    kind = facts.execution_type
+    found = [_said(name, value, f"{kind} stage") for name, value in _OF_TYPE[kind].items()]
+    if kind is not ExecutionType.DIFFUSION:
+        found += [_said(name, value, platform) for name, value in _OF_PLATFORM.get(platform, {}).items()]
+        if not facts.needs_media:
+            found.append(_said("skip_mm_profiling", True, "stage without media"))
+    return found
+
+
+def check_values(
+    values: dict[str, Any],
+    sources: dict[str, Source],
+    stages: tuple[StageConfig, ...],
+    report: Callable[[OmniReelError], None],
+) -> None:
+    """Looks at values that depend on each other; switches async_chunk off in a pipeline of one stage."""
+    for stage in stages:
+        tokens, requests = stage.batch.max_num_batched_tokens, stage.batch.max_num_seqs
+        if tokens is not None and requests is not None and tokens < requests:
+            source = str(stage.sources["max_num_batched_tokens"])
+            report(BadSetting("max_num_batched_tokens", tokens, source, f"max_num_seqs is {requests}, which is more"))
+    if not values["async_chunk"]:
+        return
+    if len(stages) == 1:
+        values["async_chunk"], sources["async_chunk"] = False, Source(kind="rule", name="pipeline of one stage")
+        return
+    producers = {source for stage in stages for source in stage.facts.inputs}
+    for stage in stages:
+        if stage.number in producers and not stage.facts.chunk_processor:
+            allowed = f"stage {stage.number} ({stage.facts.name}) cannot hand its output over in chunks"
+            report(BadSetting("async_chunk", True, str(sources["async_chunk"]), allowed))
+
+
+def _said(name: str, value: Any, rule: str) -> Said:
+    return Said(name=name, shown=name, value=value, source=Source(kind="rule", name=rule))

@@ -1,0 +1,31 @@
+"""Defaults by type of stage and platform; what they do to whole configs is in test_resolve."""
+
+import pytest
+
+from omnireel.config.rules import stage_rules
+from omnireel.models.topology import ExecutionType, StageFacts
+
+
+def names(kind, platform="", **facts):
+    stage = StageFacts(name="a", execution_type=ExecutionType(kind), **facts)
+    return {item.name: item.value for item in stage_rules(stage, platform)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "platform", "backend"),
+    [
+        ("ar", "rocm", "TRITON_ATTN"),
+        ("generation", "rocm", "TRITON_ATTN"),
+        ("diffusion", "rocm", None),
+        ("ar", "cuda", None),
+        ("ar", "", None),
+    ],
+)
+def test_language_models_on_rocm_attend_with_triton(kind, platform, backend):
+    assert names(kind, platform).get("attention_backend") == backend
+
+
+def test_only_language_models_that_see_media_are_measured_with_media():
+    assert names("ar")["skip_mm_profiling"]
+    assert "skip_mm_profiling" not in names("ar", needs_media=True)
+    assert "skip_mm_profiling" not in names("diffusion")
