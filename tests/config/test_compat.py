@@ -24,6 +24,8 @@ ON: dict[str, dict[str, Any]] = {
     "--diffusion-attention-backend": {"diffusion_attention_backend": "A"},
     "--diffusion-attention-config.default": {"diffusion_attention_config": {"default": "A"}},
     "TRTLLM_ATTN": {"diffusion_attention_config": {"per_role": {"cross": {"backend": "trtllm_attn"}}}},
+    "compiled blocks": {"compile_blocks": "on"},
+    "fused kernels": {"fused_kernels": "on"},
     "RAINFUSION_ATTN": {"diffusion_attention_backend": "RainFusion_Attn"},
 }
 DEFAULTS = {name: item.default for name, item in all_settings().items()}
@@ -47,6 +49,10 @@ def test_a_pair_is_refused_with_its_reason_and_each_half_is_not(pair):
 def test_offload_without_all_gather_goes_with_what_all_gather_does_not():
     local = {"enable_distributed_layerwise_offload": True, "dlo_use_allgather": False}
     assert not found({**local, "tensor_parallel_size": 2, "dlo_resident_layers": 3, "quantization": "fp8"})
+
+
+def test_blocks_that_are_never_compiled_go_with_fused_kernels():
+    assert not found({"compile_blocks": "on", "fused_kernels": "on", "enforce_eager": True})
 
 
 def test_every_feature_is_made_of_settings():

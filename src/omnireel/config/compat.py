@@ -129,10 +129,19 @@ _ATTENTION_BACKEND = Feature(
 _ATTENTION_DEFAULT = Feature(
     name="--diffusion-attention-config.default", settings=("diffusion_attention_config",), is_on=_has_default
 )
+_COMPILED = Feature(
+    name="compiled blocks",
+    settings=("compile_blocks",),
+    is_on=lambda values: values["compile_blocks"] == "on" and not values["enforce_eager"],
+)
+_FUSED = Feature(
+    name="fused kernels", settings=("fused_kernels",), is_on=lambda values: values["fused_kernels"] == "on"
+)
 
 _SHARDS = "sharding spreads one copy of the weights over the ranks of a request; these ranks hold other weights"
 TABLE: tuple[Pair, ...] = (
     Pair(first=_ATTENTION_BACKEND, second=_ATTENTION_DEFAULT, why="both name the default backend"),
+    Pair(first=_COMPILED, second=_FUSED, why="a compiler fuses the operations that the kernels would replace"),
     Pair(
         first=_GATHER_KV,
         second=_ULYSSES,

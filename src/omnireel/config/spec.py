@@ -79,10 +79,10 @@ class AccelerationSpec:
     """What makes a model faster without changing what it computes."""
 
     enforce_eager: bool = setting(False, "run blocks as they are written, never compiled")
-    compile_blocks: str = setting(
-        "auto", "compile the repeated blocks of the denoiser and of the video decoder", choices=SWITCH
+    compile_blocks: str = setting("auto", "compile the repeated blocks of the denoiser", choices=SWITCH)
+    fused_kernels: str = setting(
+        "auto", "Triton kernels between the matrix products of the denoiser (not run on hardware)", choices=SWITCH
     )
-    fused_kernels: str = setting("auto", "Triton kernels between the matrix products of the denoiser", choices=SWITCH)
     modulation_tables: str = setting(
         "auto",
         "compute the modulation of all steps before the first, and keep its weights in host memory",

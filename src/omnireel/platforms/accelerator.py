@@ -6,6 +6,7 @@ A kind's own file says where that module is, what the kind can do and how its li
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ _UNIT_BYTES = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 2**10, "MB": 2**2
 _NO_MEMORY = re.compile(r"out of memory|OUT_OF_(DEVICE_)?MEMORY")
 
 
-class Accelerator:
+class Accelerator(ABC):
     """See `Platform`. Peak memory is what torch's allocator held in tensors."""
 
     name: str
@@ -31,9 +32,9 @@ class Accelerator:
     library_words = _NO_MEMORY
     """How the kind's libraries say in a plain RuntimeError that memory ran out."""
 
+    @abstractmethod
     def why_not(self) -> str:
         """Why it is not available; "" when it is."""
-        raise NotImplementedError
 
     def runtime(self) -> Any:
         """Torch's module for this kind."""

@@ -31,7 +31,7 @@ for patch in ((1, 2, 2), (2, 2, 1)):
 print("all agree")
 """
 
-pytestmark = pytest.mark.skipif(why_not_fused() is not None, reason="no triton")
+pytestmark = pytest.mark.skipif(why_not_fused() is not None, reason="the package triton is not installed")
 
 
 def test_every_kernel_agrees_with_its_oracle():

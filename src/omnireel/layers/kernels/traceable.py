@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional as F
 
+from omnireel.layers.kernels.plain import Plain
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Traceable:
+class Traceable(Plain):
     """See `Kernels`."""
 
     name: str = "traceable"
@@ -35,20 +37,6 @@ class Traceable:
     def gate_add_(self, x_BSH: Tensor, y_BSH: Tensor, gate_RH: Tensor, rows: TableRows) -> None:
         """See `Kernels`."""
         x_BSH.add_(y_BSH * gate_RH[rows.index])
-
-    def gate_add_norm_modulate_(
-        self,
-        x_BSH: Tensor,
-        y_BSH: Tensor,
-        gate_RH: Tensor,
-        norm: RMSNorm,
-        scale_RH: Tensor,
-        shift_RH: Tensor,
-        rows: TableRows,
-    ) -> Tensor:
-        """See `Kernels`."""
-        self.gate_add_(x_BSH, y_BSH, gate_RH, rows)
-        return self.norm_modulate(x_BSH, norm, scale_RH, shift_RH, rows)
 
     def norm_rotate(self, x_BSAD: Tensor, norm: RMSNorm, table: RotaryTable | None) -> Tensor:
         """See `Kernels`."""
