@@ -1,6 +1,8 @@
+import pytest
 import torch
+from torch.nn import functional as F
 
-from omnireel.layers import Linear
+from omnireel.layers import Linear, project
 
 
 def filled(bias):
@@ -26,3 +28,15 @@ def test_its_weights_take_no_gradients():
 
 def test_its_type_is_that_of_its_weight():
     assert Linear(3, 2, bias=True).to(torch.bfloat16).dtype is torch.bfloat16
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("shift", range(0, 64, 8))
+def test_bits_do_not_depend_on_where_the_weight_lies(rows, shift):
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(rows, 24), torch.randn(24, 24), torch.randn(24)
+    memory = torch.empty(weight.nbytes + 128, dtype=torch.uint8)
+    first = -memory.data_ptr() % 64 + shift
+    moved = memory[first : first + weight.nbytes].view(torch.float32).view(24, 24)
+    moved.copy_(weight)
+    assert torch.equal(project(x, moved, bias), F.linear(x, weight, bias))

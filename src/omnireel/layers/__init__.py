@@ -7,7 +7,7 @@ of the public reference implementations, so that the same weights give the same 
 from omnireel.layers.embedding import TimestepEmbedding, sinusoid
 from omnireel.layers.feed_forward import SwiGlu
 from omnireel.layers.kernels import PLAIN, Kernels
-from omnireel.layers.linear import Linear
+from omnireel.layers.linear import Linear, project
 from omnireel.layers.modulation import RowSegment, TableRows, gate_, modulate_, row_segments
 from omnireel.layers.norm import RMSNorm
 from omnireel.layers.rotary import RotaryTable, axial_rotary, rotate_
@@ -25,6 +25,7 @@ __all__ = [
     "axial_rotary",
     "gate_",
     "modulate_",
+    "project",
     "rotate_",
     "row_segments",
     "sinusoid",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from omnireel.layers.linear import Linear
+from omnireel.layers.linear import Linear, project
 
 
 def sinusoid(timestep_M: Tensor, num_channels: int) -> Tensor:
@@ -32,5 +32,6 @@ class TimestepEmbedding(nn.Module):
 
     def forward(self, feature_ME: Tensor) -> Tensor:
         """[M, in] of any float type to [M, out] in the type of the weights."""
-        embedded: Tensor = self.linear_2(F.silu(self.linear_1(feature_ME.to(self.linear_1.dtype))))
-        return embedded
+        first, second = self.linear_1, self.linear_2
+        hidden_MF = F.silu(project(feature_ME.to(first.dtype), first.weight, first.bias))
+        return project(hidden_MF, second.weight, second.bias)

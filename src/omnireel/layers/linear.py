@@ -6,6 +6,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+ALIGNMENT_BYTES = 64
+"""Where torch puts tensors of its own on a processor; a tensor in a mapped file may begin at any multiple of 8."""
+
+
+def project(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`F.linear`, with the same bits wherever in memory the weight begins.
+
+    Some processors round the product of a single row otherwise when vector loads do not reach the weight whole; for that
+    one product the weight is copied to where they do.
+    """
+    is_astray = weight.device.type == "cpu" and x.shape[:-1].numel() == 1 and weight.data_ptr() % ALIGNMENT_BYTES
+    return F.linear(x, weight.clone() if is_astray else weight, bias)
+
 
 class Linear(nn.Module):
     """x W^T + b over the last dim. `weight` is [out, in] as in checkpoints; both tensors start unfilled."""

@@ -32,6 +32,7 @@ from omnireel.layers import (
     TableRows,
     TimestepEmbedding,
     axial_rotary,
+    project,
     sinusoid,
 )
 from omnireel.models.minimax_h3.keymap import KEEP_FLOAT32, stored_dtype
@@ -355,7 +356,7 @@ def modulation_table(time_ME: Tensor, weight: Tensor, bias: Tensor | None, *, wi
     The activated embedding is rounded to the type of the weights here, after the activation: rounded before it, the error
     would lean the same way in every block of every step. The weights may lie anywhere `time_ME` lies too.
     """
-    table = F.linear(time_ME.to(weight.dtype), weight, bias).view(-1, places, width)
+    table = project(time_ME.to(weight.dtype), weight, bias).view(-1, places, width)
     table[:, 1::3] += 1.0
     return table
 
