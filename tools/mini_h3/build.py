@@ -13,6 +13,7 @@ import json
 import shutil
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,8 @@ from safetensors.torch import save_file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from tools.mini_h3.architecture import CONDITION_LAYER, SPECIAL_TOKENS
 from tools.mini_h3.initial import Draw, attend_to_words, fill, sing, smooth_picture
-
-CONDITION_LAYER = 2
-SPECIAL_TOKENS = ("<|endoftext|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 
 TRANSFORMER: dict[str, Any] = {
     "num_attention_heads": 4, "attention_head_dim": 64, "hidden_size": 128, "num_layers": 4, "num_refiner_layers": 1,
@@ -146,15 +145,15 @@ def _save_text_encoder(folder: Path, draw: Draw) -> None:
     _write_json(folder / "config.json", saved)
 
 
-def write_tokenizer(folder: Path) -> None:
-    """A byte-level tokenizer without merges: one token a byte, and the special tokens behind them."""
+def write_tokenizer(folder: Path, merges: Sequence[tuple[str, str]] = ()) -> None:
+    """A byte-level tokenizer: a token a byte, one a merge, and the special tokens behind them."""
     from tokenizers.pre_tokenizers import ByteLevel
 
     alphabet = sorted(ByteLevel.alphabet())
-    vocab = {symbol: index for index, symbol in enumerate(alphabet)}
+    vocab = {symbol: index for index, symbol in enumerate([*alphabet, *("".join(merge) for merge in merges)])}
     added = [
         {
-            "id": 256 + k,
+            "id": len(vocab) + k,
             "content": name,
             "single_word": False,
             "lstrip": False,
@@ -164,7 +163,7 @@ def write_tokenizer(folder: Path) -> None:
         }
         for k, name in enumerate(SPECIAL_TOKENS)
     ]
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": bool(merges)}
     _write_json(
         folder / "tokenizer.json",
         {
@@ -172,7 +171,8 @@ def write_tokenizer(folder: Path) -> None:
             "pre_tokenizer": byte_level, "post_processor": byte_level, "decoder": byte_level,
             "model": {
                 "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": "", "end_of_word_suffix": "",
-                "fuse_unk": False, "byte_fallback": False, "ignore_merges": False, "vocab": vocab, "merges": [],
+                "fuse_unk": False, "byte_fallback": False, "ignore_merges": False, "vocab": vocab,
+                "merges": [list(merge) for merge in merges],
             },
         },
     )  # fmt: skip

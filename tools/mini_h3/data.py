@@ -7,6 +7,7 @@ Everything is drawn from a seed with numpy alone. A `Scene` says what is in a cl
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +30,9 @@ COLOURS: dict[str, tuple[float, float, float]] = {
     "magenta": (0.95, 0.15, 0.90),
     "white": (0.97, 0.97, 0.97),
 }
-# One pitch a colour, three semitones apart.
-PITCHES_HZ: dict[str, float] = {name: 196.0 * 2 ** (3 * k / 12) for k, name in enumerate(COLOURS)}
+# One pitch a colour, two to five semitones apart. All are multiples of 40 Hz, so each latent of the sound, 25 ms, holds whole
+# periods and a steady tone is one latent over and over.
+PITCHES_HZ: dict[str, float] = dict(zip(COLOURS, (200.0, 240.0, 320.0, 400.0, 480.0, 560.0, 680.0, 800.0), strict=True))
 SHAPES = ("circle", "square", "triangle", "star", "ring")
 BACKGROUNDS = ("black", "gray", "navy", "dusk", "checkered")
 DIRECTIONS: dict[str, tuple[int, int]] = {
@@ -49,7 +51,10 @@ TURNING_SHAPES = ("square", "triangle", "star")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """One clip. x, y: centre at the first frame in pixels; radius in pixels; speed in pixels a second (of the centre)."""
+    """One clip. x, y: centre at the first frame in pixels; radius in pixels; speed in pixels a second (of the centre).
+
+    pitch: the colour whose pitch is heard; its own but where a recording says otherwise. num_frames: how long it moves.
+    """
 
     colour: str
     shape: str
@@ -61,6 +66,13 @@ class Scene:
     speed: float
     angle: float
     seed: int
+    pitch: str
+    num_frames: int = NUM_FRAMES
+
+    @property
+    def is_held_out(self) -> bool:
+        """Whether its colour, shape, motion and background together are kept from training: a tenth of all there are."""
+        return zlib.crc32(f"{self.colour}/{self.shape}/{self.motion}/{self.background}".encode()) % 10 == 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +85,14 @@ class Track:
     hits: tuple[int, ...]
 
 
-def draw_scene(seed: int) -> Scene:
-    """A random scene; motion kinds are balanced so that each direction is as likely as each other motion."""
+def draw_scene(seed: int, num_frames: int = NUM_FRAMES) -> Scene:
+    """A random scene of that many frames; each direction is as likely as each other motion."""
     rng = np.random.default_rng(seed)
     motion = str(rng.choice(MOTIONS))
     shape = str(rng.choice(TURNING_SHAPES if motion == "spins" else SHAPES))
     radius = float(rng.uniform(13.0, 21.0))
     speed = float(rng.uniform(0.6, 1.0))
-    seconds = NUM_FRAMES / FPS
+    seconds = num_frames / FPS
     x, y = rng.uniform(radius + 4, WIDTH - radius - 4), rng.uniform(radius + 4, HEIGHT - radius - 4)
     if motion in DIRECTIONS:
         dx, dy = DIRECTIONS[motion]
@@ -95,8 +107,9 @@ def draw_scene(seed: int) -> Scene:
     else:
         pixels_a_second = 0.0
         x, y = rng.uniform(45, WIDTH - 45), rng.uniform(45, HEIGHT - 45)
+    colour = str(rng.choice(list(COLOURS)))
     return Scene(
-        colour=str(rng.choice(list(COLOURS))),
+        colour=colour,
         shape=shape,
         motion=motion,
         background=str(rng.choice(BACKGROUNDS)),
@@ -106,6 +119,8 @@ def draw_scene(seed: int) -> Scene:
         speed=pixels_a_second,
         angle=float(rng.uniform(-0.15, 0.15)),
         seed=seed,
+        pitch=colour,
+        num_frames=num_frames,
     )
 
 
@@ -114,8 +129,9 @@ def _start(rng: np.random.Generator, size: int, radius: float, travel: float) ->
     return float(rng.uniform(low, max(low, high)))
 
 
-def track(scene: Scene, num_frames: int = NUM_FRAMES) -> Track:
+def track(scene: Scene) -> Track:
     """The path of the shape through the clip."""
+    num_frames = scene.num_frames
     seconds = np.arange(num_frames) / FPS
     centre = np.tile(np.array([scene.x, scene.y]), (num_frames, 1))
     radius = np.full(num_frames, scene.radius)
@@ -147,9 +163,9 @@ def _reflected(
     return place, [int(k) for k in np.flatnonzero(np.diff(wall) != 0) + 1]
 
 
-def render(scene: Scene, num_frames: int = NUM_FRAMES) -> npt.NDArray[np.uint8]:
+def render(scene: Scene) -> npt.NDArray[np.uint8]:
     """uint8 [T,H,W,3]; edges are smoothed over one pixel."""
-    path = track(scene, num_frames)
+    path, num_frames = track(scene), scene.num_frames
     ground = background(scene.background)
     colour = np.array(COLOURS[scene.colour], np.float32)
     frames = np.empty((num_frames, HEIGHT, WIDTH, 3), np.uint8)
@@ -211,41 +227,53 @@ def signed_distance(
     return np.asarray((px - tip[0]) * normal[0] + (py - tip[1]) * normal[1], np.float32)
 
 
-def sound(scene: Scene, num_frames: int = NUM_FRAMES) -> npt.NDArray[np.float32]:
+def sound(scene: Scene) -> npt.NDArray[np.float32]:
     """float32 [2,N]: pitch by colour, timbre by shape, pan by where the shape is, a click for each wall hit."""
-    path = track(scene, num_frames)
-    samples = round(num_frames / FPS * SAMPLE_RATE_HZ)
+    path = track(scene)
+    samples = round(scene.num_frames / FPS * SAMPLE_RATE_HZ)
     seconds = np.arange(samples) / SAMPLE_RATE_HZ
-    tone = 0.28 * _timbre(scene.shape, PITCHES_HZ[scene.colour], seconds)
-    at = np.arange(num_frames) / FPS
-    if scene.motion in ("grows", "shrinks"):
-        tone = tone * np.interp(seconds, at, path.radius / path.radius.max())
-    if scene.motion == "spins":
-        tone = tone * (0.75 + 0.25 * np.cos(2 * np.pi * 1.6 * seconds))
-    place = np.interp(seconds, at, path.centre[:, 0]) / WIDTH
+    tone = TONE_LEVEL * loudness(scene, seconds) * timbre(scene.shape, PITCHES_HZ[scene.pitch], seconds)
+    place = np.interp(seconds, np.arange(scene.num_frames) / FPS, path.centre[:, 0]) / WIDTH
     # Equal power: the sum of squares over both ears stays the same wherever the shape is.
     wave = np.stack([np.cos(place * np.pi / 2), np.sin(place * np.pi / 2)]) * tone
-    rng = np.random.default_rng(scene.seed)
+    click = click_wave()
     for hit in path.hits:
         first = round(hit / FPS * SAMPLE_RATE_HZ)
-        burst = rng.standard_normal(1600) * np.exp(-np.arange(1600) / 280.0)
-        room = min(1600, samples - first)
-        wave[:, first : first + room] += 0.22 * burst[:room]
-    fade = np.minimum(1.0, np.minimum(seconds, seconds[::-1]) / 0.02)
-    return np.clip(wave * fade, -0.99, 0.99).astype(np.float32)
+        wave[:, first : first + len(click)] += click[: samples - first]
+    return np.clip(wave, -0.99, 0.99).astype(np.float32)
 
 
-def _timbre(shape: str, pitch_hz: float, seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    # A few harmonics each, so that nothing folds over at 32 kHz.
-    harmonics: dict[str, tuple[tuple[int, float], ...]] = {
-        "circle": ((1, 1.0),),
-        "square": ((1, 0.9), (3, 0.5), (5, 0.3)),
-        "triangle": ((1, 1.0), (2, 0.45)),
-        "star": ((1, 0.8), (2, 0.5), (3, 0.4), (4, 0.3), (5, 0.2)),
-        "ring": ((1, 0.8), (4, 0.6)),
-    }
-    parts = [level * np.sin(2 * np.pi * k * pitch_hz * seconds) for k, level in harmonics[shape]]
+TONE_LEVEL = 0.28
+HARMONICS: dict[str, tuple[tuple[int, float], ...]] = {
+    "circle": ((1, 1.0),),
+    "square": ((1, 0.9), (3, 0.5), (5, 0.3)),
+    "triangle": ((1, 1.0), (2, 0.45)),
+    "star": ((1, 0.8), (2, 0.5), (3, 0.4), (4, 0.3), (5, 0.2)),
+    "ring": ((1, 0.8), (4, 0.6)),
+}
+"""(multiple, level) of each shape's tone; a few each, so that nothing folds over at 32 kHz."""
+
+
+def timbre(shape: str, pitch_hz: float, seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The steady tone of a shape."""
+    parts = [level * np.sin(2 * np.pi * k * pitch_hz * seconds) for k, level in HARMONICS[shape]]
     return np.asarray(np.sum(parts, axis=0))
+
+
+def loudness(scene: Scene, seconds: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """How loud the tone is at each time, at most 1: it follows the size, and beats while the shape spins."""
+    if scene.motion in ("grows", "shrinks"):
+        radius = track(scene).radius
+        return np.asarray(np.interp(seconds, np.arange(scene.num_frames) / FPS, radius / radius.max()))
+    if scene.motion == "spins":
+        return np.asarray(0.75 + 0.25 * np.cos(2 * np.pi * 1.6 * seconds))
+    return np.ones_like(seconds)
+
+
+def click_wave() -> npt.NDArray[np.float64]:
+    """float64 [1600]: a short burst of noise, the same each time."""
+    burst = np.random.default_rng(7).standard_normal(1600)
+    return np.asarray(0.22 * burst * np.exp(-np.arange(1600) / 280.0))
 
 
 _NOUNS = {
@@ -265,20 +293,47 @@ _GROUNDS = {
 _VERBS = ("moves", "slides", "drifts", "glides", "travels")
 
 
+_SHOWN = {
+    "picture": (
+        "the shape from the picture",
+        "the thing in Picture 1",
+        "what the picture shows",
+        "the shape in the image",
+    ),
+}
+_HEARD = ("with the sound of Audio 1", "to the tone of the recording", "sounding like the recording")
+_GOES_ON = ("the clip goes on", "continue the video", "the motion of Video 1 continues", "keep going like the video")
+
+
 def caption(scene: Scene, rng: np.random.Generator | None = None) -> str:
     """One of many ways to word the scene; which one is drawn from `rng` (default: from the scene's seed)."""
     rng = rng or np.random.default_rng(scene.seed + 1)
     size = ("small ", "") if scene.radius < 15.5 else ("large ", "big ", "") if scene.radius > 18.5 else ("",)
     thing = f"{rng.choice(size)}{scene.colour} {rng.choice(_NOUNS[scene.shape])}"
-    act = _act(scene, rng)
+    return _worded(scene, f"{'an' if thing[0] in 'aeio' else 'a'} {thing}", "that", "", rng)
+
+
+def reference_caption(scene: Scene, rng: np.random.Generator, *, has_recording: bool) -> str:
+    """The scene with the shape left to a picture, and the pitch to a recording if there is one."""
+    heard = f" {rng.choice(_HEARD)}" if has_recording else ""
+    return _worded(scene, str(rng.choice(_SHOWN["picture"])), "which", heard, rng)
+
+
+def sequel_caption(rng: np.random.Generator) -> str:
+    """Words that ask for a clip to be gone on with."""
+    return str(rng.choice(_GOES_ON))
+
+
+def _worded(scene: Scene, thing: str, relative: str, heard: str, rng: np.random.Generator) -> str:
+    act = _act(scene, rng) + heard
     ground = rng.choice(_GROUNDS[scene.background])
-    article = "an" if thing[0] in "aeio" else "a"
     forms = (
-        f"{article} {thing} {act} over {ground}",
-        f"{article} {thing} {act}, {ground} behind it",
-        f"over {ground}, {article} {thing} {act}",
-        f"{ground}: {article} {thing} {act}",
-        f"{article} {thing} that {act}, in front of {ground}",
+        f"{thing} {act} over {ground}",
+        f"{thing} {act}, {ground} behind it",
+        f"over {ground}, {thing} {act}",
+        f"{ground}: {thing} {act}",
+        f"{thing} {relative} {act}, in front of {ground}",
+        f"{thing} {act} before {ground}",
     )
     text = str(rng.choice(forms))
     return text[0].upper() + text[1:] + "." if rng.random() < 0.3 else text
