@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 SWITCH = ("auto", "on", "off")
+ENCODE_PRECISIONS = ("float32", "tf32", "float16")
 
 # What has not been measured on a kind of device yet stays off there until somebody asks for it.
 AUTO: Mapping[str, frozenset[str]] = {
     "modulation_tables": frozenset({"cpu"}),
     "fused_kernels": frozenset(),
     "compile_blocks": frozenset(),
+    "overlap_frames": frozenset(),
 }
 """By switch, the platforms on which "auto" means on."""
 
@@ -23,12 +25,18 @@ class Acceleration:
     modulation_tables: make all modulation tables of a schedule before its first step and keep their weights on the host.
     fused_kernels: Triton kernels between the matrix products.
     compile_blocks: compile the repeated blocks that a model declares. enforce_eager: never compile, whatever that says.
+    overlap_frames: decoded frames cross to the host while the next clip is decoded.
+    warm_up: run what is compiled once before the first request.
+    vae_encode_precision: how the video VAE's convolutions compute when a clip is encoded, one of ENCODE_PRECISIONS.
     """
 
     modulation_tables: str = "auto"
     fused_kernels: str = "auto"
     compile_blocks: str = "auto"
+    overlap_frames: str = "auto"
     enforce_eager: bool = False
+    warm_up: bool = False
+    vae_encode_precision: str = "float32"
 
     def is_on(self, switch: str, platform_name: str) -> bool:
         """Whether the switch of that name is on where the model runs."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omnireel.acceleration.spec import SWITCH
+from omnireel.acceleration.spec import ENCODE_PRECISIONS, SWITCH
 from omnireel.request import setting
 
 
@@ -88,6 +88,11 @@ class AccelerationSpec:
         "compute the modulation of all steps before the first, and keep its weights in host memory",
         choices=SWITCH,
     )
+    overlap_frames: str = setting("auto", "move decoded frames to the host while the next are decoded", choices=SWITCH)
+    vae_encode_precision: str = setting(
+        "float32", "number type of the video encoder's convolutions", choices=ENCODE_PRECISIONS
+    )
+    warm_up: bool = setting(False, "run what is compiled once before the first request")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,14 @@ import numpy as np
 import pytest
 import torch
 from tests.support.mini import MINI
+from torch._dynamo.testing import CompileCounterWithBackend
 
+from omnireel.acceleration import Acceleration, compile_blocks
 from omnireel.attention import AttentionConfig, AttentionSpec
-from omnireel.errors import BadCheckpoint, BadSetting, NonFinite
+from omnireel.errors import BadCheckpoint, BadSetting, MissingPackage, NonFinite
 from omnireel.models.discover import admit, find_checkpoint, load_pipeline
+from omnireel.models.minimax_h3 import pipeline as pipeline_file
+from omnireel.models.minimax_h3 import video_vae as video_vae_file
 from omnireel.models.protocol import BuildContext
 from omnireel.platforms import find_platform
 from omnireel.request import DiffusionSamplingParams, GenerationRequest
@@ -220,3 +225,49 @@ def test_the_random_state_of_the_program_around_is_left_alone(pipeline):
     before = torch.get_rng_state()
     run(pipeline)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_modulation_tables_change_no_bit(pipeline):
+    in_place = load_pipeline(dataclasses.replace(context(), acceleration=Acceleration(modulation_tables="off")))
+    first, second = run(pipeline), run(in_place)
+    for name in ("video", "audio"):
+        assert np.array_equal(first.latents[name], second.latents[name])
+
+
+def test_a_second_request_of_the_same_schedule_makes_no_table(pipeline):
+    run(pipeline)
+    tables = next(iter(pipeline._tables.values()))
+    made = tables.num_made
+    run(pipeline, seed=5, height=64, num_frames=124)
+    assert tables.num_made == made
+
+
+def test_fused_kernels_without_triton_are_refused_before_weights_load(monkeypatch):
+    monkeypatch.setattr(pipeline_file, "why_not_fused", lambda: "the package triton is not installed")
+    with pytest.raises(MissingPackage, match="triton"):
+        load_pipeline(dataclasses.replace(context(), acceleration=Acceleration(fused_kernels="on")))
+
+
+def test_after_the_warm_up_no_size_compiles_anything(monkeypatch, pipeline):
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    for file in (pipeline_file, video_vae_file):
+        monkeypatch.setattr(file, "compile_blocks", partial(compile_blocks, backend=counter))
+    speed = Acceleration(compile_blocks="on", warm_up=True)
+    compiled = load_pipeline(dataclasses.replace(context(), acceleration=speed))
+    warm = counter.frame_count
+    for request in ({}, {"height": 64, "num_frames": 124, "seed": 3}):
+        made = run(compiled, output_type="frames", **request)
+        assert np.abs(made.frames.astype(int) - run(pipeline, output_type="frames", **request).frames).max() <= 1
+    assert 0 < warm == counter.frame_count
+    torch._dynamo.reset()
+
+
+def test_eager_is_never_compiled(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("compiled")
+
+    for file in (pipeline_file, video_vae_file):
+        monkeypatch.setattr(file, "compile_blocks", refuse)
+    speed = Acceleration(compile_blocks="on", enforce_eager=True, warm_up=True)
+    run(load_pipeline(dataclasses.replace(context(), acceleration=speed)))

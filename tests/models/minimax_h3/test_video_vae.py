@@ -11,9 +11,10 @@ import pytest
 import torch
 from tests.support.mini import MINI
 
+from omnireel.acceleration import compile_blocks
 from omnireel.attention import AttentionBackend, AttentionConfig, select_backend
 from omnireel.errors import BadCheckpoint
-from omnireel.models.minimax_h3.video_vae import PIXEL_MEAN, PIXEL_STD, VideoVae
+from omnireel.models.minimax_h3.video_vae import HALF_TOLERANCE, PIXEL_MEAN, PIXEL_STD, VideoVae
 
 
 def select(role: str, category: str, head_dim: int) -> AttentionBackend:
@@ -99,3 +100,32 @@ def test_a_config_that_cannot_be_is_refused(tmp_path, change, named):
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(BadCheckpoint, match=f"vae/config.json.*{named}"):
         VideoVae(folder, device=torch.device("cpu"), is_mixed=False, select=select)
+
+
+@torch.inference_mode()
+def test_half_precision_encodes_within_its_tolerance(vae):
+    half = VideoVae(MINI / "vae", device=torch.device("cpu"), is_mixed=False, select=select, encode_precision="float16")
+    pixels = torch.randint(256, (1, 3, 17, 64, 64), dtype=torch.uint8)
+    ours, exact = (each._moments(pixels).chunk(2, dim=1)[0] for each in (half, vae))
+    error = (ours - exact).norm() / exact.norm()
+    assert 0 < error < HALF_TOLERANCE
+
+
+@torch.inference_mode()
+def test_half_precision_that_overflows_is_done_again_in_float32(vae, caplog):
+    half = VideoVae(MINI / "vae", device=torch.device("cpu"), is_mixed=False, select=select, encode_precision="float16")
+    for parameter in half._half_encoder.parameters():  # type: ignore[union-attr]
+        parameter.fill_(torch.inf)
+    pixels = torch.randint(256, (1, 3, 5, 32, 32), dtype=torch.uint8)
+    assert torch.equal(half._moments(pixels), vae._moments(pixels))
+    assert "overflows in half precision" in caplog.text
+
+
+@torch.inference_mode()
+def test_compiled_blocks_decode_the_same_frames(vae):
+    compiled = VideoVae(MINI / "vae", device=torch.device("cpu"), is_mixed=False, select=select)
+    compile_blocks(compiled._vae, ("decoder.transformer_blocks",), name="vae", backend="aot_eager")
+    latents = torch.randn(1, 24, 7, 2, 4)
+    difference = np.abs(compiled.decode(latents).astype(int) - vae.decode(latents).astype(int))
+    torch._dynamo.reset()
+    assert difference.max() <= 1

@@ -149,10 +149,19 @@ class MiniMaxH3Pipeline:
         limits = Limits.of(context.checkpoint)
         conditioner = Conditioner(layout.shared, num_layers=limits.condition_layer, device=device, dtype=dtype)
         select = partial(_select, context, vae_dtype)
-        video_vae = VideoVae(layout.shared["vae"], device=device, is_mixed=is_mixed, select=select)
+        speed, platform = context.acceleration, context.platform.name
+        video_vae = VideoVae(
+            layout.shared["vae"],
+            device=device,
+            is_mixed=is_mixed,
+            select=select,
+            encode_precision=speed.vae_encode_precision,
+            is_compiled=speed.is_on("compile_blocks", platform),
+            is_overlapped=speed.is_on("overlap_frames", platform),
+        )
         audio_vae = AudioVae(layout.shared["audio_vae"], device=device)
         parts = (*denoisers.values(), conditioner.files, video_vae.files, audio_vae.files)
-        return cls(
+        made = cls(
             layout=layout,
             base_schedules={task: Limits.of(context.checkpoint, task).base_schedule for task in layout.tasks},
             transformers={name: _load_transformer(files, context, device, dtype) for name, files in denoisers.items()},
@@ -162,6 +171,36 @@ class MiniMaxH3Pipeline:
             digest=weights_digest(parts),
             context=context,
         )
+        if speed.warm_up and speed.is_on("compile_blocks", platform):
+            made.warm_up()
+        return made
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """One evaluation of each DiT and one decoded clip, as small as can be: their graphs serve every size."""
+        target = Target(latent_frames=PREVIEW_LATENT_FRAMES, latent_height=2, latent_width=2, sound_latents=2)
+        layout = pack(torch.ones(2, dtype=torch.int64), target, patch_size=self._patch_size)
+        times = torch.tensor([0.25, 0.5])
+        indices = torch.zeros(layout.num_rows, dtype=torch.int64)
+        indices[layout.audio_indices] = 1
+        video, audio, words = (
+            index.to(self._device) for index in (layout.video_indices, layout.audio_indices, layout.text_indices)
+        )
+        for name, transformer in self._transformers.items():
+            config = transformer.config
+            text = transformer.refine_text(torch.zeros(1, 2, config.text_dim, device=self._device))
+            plan = transformer.plan_step(times, indices, layout.token_tags, num_rows=layout.num_rows)
+            if name in self._tables:
+                plan = replace(plan, tables=self._tables[name].of([times])[0])
+            transformer.evaluate(
+                torch.zeros(1, len(video), config.video_row_dim, device=self._device),
+                torch.zeros(1, len(audio), config.audio_in_channels, device=self._device),
+                text,
+                plan=plan,
+                rotary=transformer.rotary(layout.position_ids.to(self._device), text.dtype),
+                indices=(video, audio, words),
+            )
+        self._video_vae.decode(torch.zeros(1, self._video_vae.latent_channels, PREVIEW_LATENT_FRAMES, 2, 2))
 
     @torch.inference_mode()
     def encode(self, workload: Workload) -> H3Conditioning:

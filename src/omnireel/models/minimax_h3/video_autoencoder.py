@@ -138,12 +138,19 @@ class VideoAutoencoder(nn.Module):
             self.post_quant_conv = nn.Conv3d(config.latent_channels, config.latent_channels, 1)
             self.decoder = Decoder(config, backend=backend)
 
-    def encode_moments(self, video_BCTHW: Tensor, *, tile_batch: int = 1, prepare: Prepare | None = None) -> Tensor:
+    def encode_moments(
+        self,
+        video_BCTHW: Tensor,
+        *,
+        tile_batch: int = 1,
+        prepare: Prepare | None = None,
+        encoder: Encoder | None = None,
+    ) -> Tensor:
         """Mean and log-variance of the posterior, [B,2C,Tl,Hl,Wl]. A single frame gives one latent frame; of more, clips of 17
-        are encoded by themselves, the last one filled up with its last frame.
+        are encoded by themselves, the last one filled up with its last frame. encoder: to use instead of the own one.
         """
         plan = self.encode_plan(*video_BCTHW.shape[2:])
-        tiles = self.encode_tiles(video_BCTHW, plan, plan.jobs, tile_batch=tile_batch, prepare=prepare)
+        tiles = self.encode_tiles(video_BCTHW, plan, plan.jobs, tile_batch=tile_batch, prepare=prepare, encoder=encoder)
         moments = torch.cat(list(stitch_clips(tiles, plan)), dim=2)
         dropped = 0 if video_BCTHW.shape[2] == 1 else self.config.token_drop
         return moments[:, :, : moments.shape[2] - dropped]
@@ -168,16 +175,17 @@ class VideoAutoencoder(nn.Module):
 
     def encode_tiles(
         self, video_BCTHW: Tensor, plan: CutPlan, jobs: Sequence[Job], *, tile_batch: int = 1,
-        prepare: Prepare | None = None,
+        prepare: Prepare | None = None, encoder: Encoder | None = None,
     ) -> Iterator[Tensor]:  # fmt: skip
         """Moments of each job's tile, in the order of `jobs`; `tile_batch` of them are computed at once.
 
         `prepare` makes pixels of what the video holds, tile by tile, so that a long clip need not be there as float.
         """
-        dtype = self.quant_conv.weight.dtype
+        encode = encoder or self.encoder
+        dtype, out_dtype = encode.conv_in.weight.dtype, self.quant_conv.weight.dtype
         for cut in _batches(video_BCTHW, plan, jobs, tile_batch):
             tiles = cut if prepare is None else prepare(cut)
-            yield from self.quant_conv(self.encoder(tiles.to(dtype))).split(len(video_BCTHW))
+            yield from self.quant_conv(encode(tiles.to(dtype)).to(out_dtype)).split(len(video_BCTHW))
 
     def decode_tiles(
         self, latents_BCTHW: Tensor, plan: CutPlan, jobs: Sequence[Job], *, tile_batch: int = 1

@@ -6,9 +6,13 @@ H height, W width; Tl, Hl, Wl the same of latents.
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import logging
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +20,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from omnireel.acceleration import compile_blocks
 from omnireel.errors import BadCheckpoint
+from omnireel.models.minimax_h3.frame_mover import Direct, Overlapped
 from omnireel.models.minimax_h3.keymap import video_vae_names
 from omnireel.models.minimax_h3.limits import COMPRESSION, FRAMES_PER_CHUNK, LATENTS_PER_CHUNK, TAIL_LATENTS
 from omnireel.models.minimax_h3.native import video_vae_files
@@ -26,6 +32,8 @@ from omnireel.weights import ComponentFiles, load_component
 if TYPE_CHECKING:
     from omnireel.attention import AttentionBackend
     from omnireel.request import FramesU8
+
+logger = logging.getLogger(__name__)
 
 # Pixels inside the VAE are normalised as ImageNet's are.
 PIXEL_MEAN = (0.485, 0.456, 0.406)
@@ -41,6 +49,12 @@ benchmarks/results/h3_references_h200.json. A CPU gains nothing.
 SelectBackend = Callable[[str, str, int], "AttentionBackend"]
 
 
+HALF_TOLERANCE = 1e-2
+"""Relative error, by norm, of a posterior's mean that is encoded in half precision or TF32, against float32. Both keep ten bits
+of a number; what rounding adds up to grows with the depth of the encoder.
+"""
+
+
 class VideoVae:
     """The video VAE of a checkpoint, on a device.
 
@@ -49,9 +63,22 @@ class VideoVae:
         device: where it runs.
         is_mixed: bfloat16 where the reference has it under a bfloat16 load; else all float32.
         select: gives the attention backend for (role, category, head size).
+        encode_precision: one of acceleration's ENCODE_PRECISIONS.
+        is_compiled: compile the decoder's blocks when they are first used.
+        is_overlapped: frames cross to the host while the next clip is decoded; on an accelerator alone.
     """
 
-    def __init__(self, folder: Path, *, device: torch.device, is_mixed: bool, select: SelectBackend) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        device: torch.device,
+        is_mixed: bool,
+        select: SelectBackend,
+        encode_precision: str = "float32",
+        is_compiled: bool = False,
+        is_overlapped: bool = False,
+    ) -> None:
         self.files, told = video_vae_files(folder)
         try:
             config = VideoVaeConfig.from_dict(told)
@@ -70,6 +97,11 @@ class VideoVae:
             dtype_of=lambda name, _: stored_dtype(name, wanted),
         )
         self._device = device
+        self._precision = encode_precision
+        self._half_encoder = copy.deepcopy(self._vae.encoder).half() if encode_precision == "float16" else None
+        self._is_overlapped = is_overlapped and device.type != "cpu"
+        if is_compiled:
+            compile_blocks(self._vae, ("decoder.transformer_blocks",), name=self.files.folder.name)
         self._mean = statistic(self.files, told, "latents_mean", device).view(1, -1, 1, 1, 1)
         self._std = statistic(self.files, told, "latents_std", device).view(1, -1, 1, 1, 1)
         self._pixel_mean = torch.tensor(PIXEL_MEAN, dtype=torch.float32, device=device).view(1, 3, 1, 1, 1)
@@ -92,13 +124,27 @@ class VideoVae:
         model was conditioned in training.
         """
         pixels = torch.from_numpy(frames).to(self._device).permute(3, 0, 1, 2)[None]
-        with exact_float32():
-            moments = self._vae.encode_moments(pixels, prepare=self._normalised)
+        moments = self._moments(pixels)
         mean, log_variance = moments.chunk(2, dim=1)
         generator = torch.Generator("cpu").manual_seed(ENCODE_SEED)
         noise = torch.randn(mean.shape, generator=generator, dtype=torch.float32, device="cpu")
         drawn = mean + torch.exp(0.5 * log_variance.clamp(-30.0, 20.0)) * noise.to(mean.device)
         return (drawn.half().float().cpu() - self._mean.cpu()) / self._std.cpu()
+
+    def _moments(self, pixels: Tensor) -> Tensor:
+        """In the precision that was asked for; half precision that overflows is done again in float32."""
+        encode = partial(self._vae.encode_moments, pixels, prepare=self._normalised)
+        if self._half_encoder is not None:
+            moments = encode(encoder=self._half_encoder, tile_batch=self._tile_batch)
+            if bool(torch.isfinite(moments).all()):
+                return moments
+            logger.warning("the video encoder overflows in half precision: encoding in float32")
+        with contextlib.nullcontext() if self._precision == "tf32" else exact_float32():
+            return encode()
+
+    @property
+    def _tile_batch(self) -> int:
+        return 1 if self._device.type == "cpu" else TILE_BATCH
 
     def _normalised(self, levels: Tensor) -> Tensor:
         return levels.float().div(255.0).sub_(self._pixel_mean).div_(self._pixel_std)
@@ -113,12 +159,11 @@ class VideoVae:
         num_frames = rules.frames_of(latents.shape[2])
         height, width = (self.compression * edge for edge in latents.shape[-2:])
         frames = np.empty((num_frames, height, width, 3), np.uint8)
-        first = 0
-        for piece in self._vae.decode_clips(clean, tile_batch=1 if self._device.type == "cpu" else TILE_BATCH):
+        move = Overlapped(frames) if self._is_overlapped else Direct(frames)
+        for piece in self._vae.decode_clips(clean, tile_batch=self._tile_batch):
             unit = (piece.float() * self._pixel_std + self._pixel_mean).clamp_(0, 1)
-            levels = unit.mul_(255).round_().to(torch.uint8)[0].permute(1, 2, 3, 0)
-            frames[first : first + piece.shape[2]] = levels.cpu().numpy()
-            first += piece.shape[2]
+            move.put(unit.mul_(255).round_().to(torch.uint8)[0].permute(1, 2, 3, 0))
+        move.finish()
         return frames
 
 
