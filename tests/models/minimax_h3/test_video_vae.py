@@ -129,3 +129,22 @@ def test_compiled_blocks_decode_the_same_frames(vae):
     difference = np.abs(compiled.decode(latents).astype(int) - vae.decode(latents).astype(int))
     torch._dynamo.reset()
     assert difference.max() <= 1
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize(("precision", "has_tf32"), [("float32", False), ("tf32", True)])
+def test_the_precision_of_convolutions_is_what_was_asked_for_whatever_the_program_has_set(
+    monkeypatch, precision, has_tf32
+):
+    vae = VideoVae(MINI / "vae", device=torch.device("cpu"), is_mixed=False, select=select, encode_precision=precision)
+    seen: list[bool] = []
+    encode = vae._vae.encode_moments
+
+    def watched(*args, **options):
+        seen.append(torch.backends.cudnn.allow_tf32)
+        return encode(*args, **options)
+
+    monkeypatch.setattr(vae._vae, "encode_moments", watched)
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=not has_tf32):
+        vae._moments(torch.zeros(1, 3, 1, 32, 32, dtype=torch.uint8))
+    assert seen == [has_tf32]

@@ -6,7 +6,6 @@ H height, W width; Tl, Hl, Wl the same of latents.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import logging
 import math
@@ -139,7 +138,7 @@ class VideoVae:
             if bool(torch.isfinite(moments).all()):
                 return moments
             logger.warning("the video encoder overflows in half precision: encoding in float32")
-        with contextlib.nullcontext() if self._precision == "tf32" else exact_float32():
+        with _convolutions(has_tf32=self._precision == "tf32"):
             return encode()
 
     @property
@@ -169,7 +168,12 @@ class VideoVae:
 
 def exact_float32() -> AbstractContextManager[None]:
     """Within it convolutions on NVIDIA cards keep all of float32: TF32 would move latents past what training had."""
-    return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+    return _convolutions(has_tf32=False)
+
+
+def _convolutions(*, has_tf32: bool) -> AbstractContextManager[None]:
+    # Said either way, for a program around us may have set either.
+    return torch.backends.cudnn.flags(enabled=True, allow_tf32=has_tf32)
 
 
 def _check_geometry(config: VideoVaeConfig, shown: str) -> None:
