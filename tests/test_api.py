@@ -469,3 +469,8 @@ def test_a_task_that_is_cancelled_while_media_are_decoded_leaves_nothing_running
 
     assert isinstance(asyncio.run(main()), Cancelled)
     assert ends.empty()
+
+
+def test_figures_are_to_be_had_without_a_server(omni):
+    omni.generate("a kite", SMALL)
+    assert 'omnireel_requests_total{status="ok",task="t2va"} 1.0' in omni.metrics()

@@ -276,6 +276,10 @@ class Omni:
         results |= call.failures
         return [results[index] for index in range(len(requests))]
 
+    def metrics(self) -> str:
+        """Figures of this engine since its start, in Prometheus' text format."""
+        return self._engine.metrics.text()
+
     def close(self) -> None:
         """Cancels what is under way and gives the model's memory back; later calls do nothing."""
         self._engine.close()
@@ -345,6 +349,10 @@ class AsyncOmni:
     def abort(self, request_id: str) -> None:
         """Gives a request up; unknown and finished ones are ignored. Safe to call from any thread."""
         self._engine.cancel(request_id)
+
+    def metrics(self) -> str:
+        """Figures of this engine since its start, in Prometheus' text format."""
+        return self._engine.metrics.text()
 
     async def close(self) -> None:
         """Cancels what is under way and gives the model's memory back; later calls do nothing."""

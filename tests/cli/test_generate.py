@@ -1,6 +1,7 @@
 """`omnireel generate` on the toy: what is refused before anything is loaded, where files go, what is printed."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -136,3 +137,20 @@ def test_the_prompt_may_come_from_a_file(omnireel):
     Path("prompt.txt").write_text("rain\n", encoding="utf-8")
     ended = omnireel("generate", "--prompt-file", "prompt.txt", *TOY[2:], "--json")
     assert json.loads(ended.out)["recipe"]["prompt"] == "rain"
+
+
+def test_the_profile_is_told_to_programs_and_people(omnireel):
+    flag = "--enable-diffusion-pipeline-profiler"
+    profile = json.loads(omnireel(*TOY, flag, "--json").out)["profile"]
+    assert profile["denoise"].keys() == {"seconds", "calls", "peak_memory_mb"}
+    ended = omnireel(*TOY, flag)
+    assert re.search(r"^denoise: \d\.\d+ s in 1, peak \d+ MiB$", ended.err, re.MULTILINE)
+
+
+def test_the_log_can_be_json_lines(omnireel):
+    ended = omnireel(*TOY, "-v", "--log-format", "json")
+    lines = [json.loads(line) for line in ended.err.splitlines()]
+    done = next(line for line in lines if " done: " in line["message"])
+    assert done["request_id"].startswith("req_")
+    assert done["stage"] == "mux"
+    assert done["fields"]["seconds"]["denoise"] > 0

@@ -150,7 +150,10 @@ def decoded(path: Path) -> np.ndarray:
 
 
 def test_the_default_model_works_without_a_word_about_it(place):
-    made = place.made("generate", "a red ball", "--num-frames", "96", "--num-inference-steps", "2")
+    profiled = "--enable-diffusion-pipeline-profiler"
+    made = place.made("generate", "a red ball", "--num-frames", "96", "--num-inference-steps", "2", profiled)
+    within = {"encode.text_encoder", "encode.text_encoder.tokenizer", "decode.video_vae", "decode.audio_vae"}
+    assert made["profile"].keys() == {"encode", "prepare", "denoise", "decode", *within}
     assert made["recipe"]["model"] == "mini-h3"
     assert (place.folder / made["path"]).exists()
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from tests.support.engines import Heard, HeldToy, engine_of, request
 
 from omnireel.engine import orchestrator
@@ -446,3 +447,54 @@ def test_a_fork_of_its_process_is_told_that_the_engine_is_not_there(start, monke
             submitted(engine)
         engine.close()
     submitted(engine).result()
+
+
+def figures(engine):
+    families = text_string_to_metric_families(engine.metrics.text())
+    return {(sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples}
+
+
+def test_figures_tell_how_requests_ended_and_what_they_took(start):
+    engine = start()
+    submitted(engine).result()
+    submitted(engine, extra_args={"fail": "oom"}).error()
+    seen = figures(engine)
+    assert seen["omnireel_requests_total", "ok", "t2va"] == 1
+    assert seen["omnireel_requests_total", "out_of_memory", "t2va"] == 1
+    assert seen["omnireel_step_seconds_count",] == 4
+    assert seen["omnireel_stage_seconds_count", "denoise"] == 1
+    assert seen["omnireel_output_seconds_total",] == 3 / 24
+    assert seen["omnireel_device_memory_bytes", "cpu:0", "peak"] > 2**20
+
+
+def test_figures_tell_what_runs_and_waits(start, held):
+    engine = start()
+    both = [submitted(engine, "first"), submitted(engine, "second")]
+    held.until_step()
+    seen = figures(engine)
+    assert (seen["omnireel_requests_running",], seen["omnireel_requests_waiting",]) == (1, 1)
+    held.free()
+    for heard in both:
+        heard.result()
+    assert figures(engine)["omnireel_requests_waiting",] == 0
+
+
+def test_figures_count_who_was_turned_away(start, held):
+    engine = start(max_queue=1)
+    both = [submitted(engine, "first"), submitted(engine, "second")]
+    held.until_step()
+    with pytest.raises(QueueFull):
+        submitted(engine, "third")
+    held.free()
+    for heard in both:
+        heard.result()
+    seen = figures(engine)
+    assert seen["omnireel_requests_total", "queue_full", "t2va"] == 1
+    assert seen["omnireel_request_seconds_count", "t2va"] == 2
+
+
+@pytest.mark.parametrize("is_on", [False, True])
+def test_parts_are_profiled_when_asked_for(start, is_on):
+    result = submitted(start(enable_diffusion_pipeline_profiler=is_on)).result()
+    assert list(result.profile) == (["encode", "prepare", "denoise", "decode"] if is_on else [])
+    assert result.peak_memory_mb >= max((part.peak_memory_mb for part in result.profile.values()), default=1) > 0

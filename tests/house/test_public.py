@@ -38,6 +38,7 @@ OPTIONAL = [
     "modelscope",
     "accelerate",
     "diffusers",
+    "setproctitle",
 ]
 
 

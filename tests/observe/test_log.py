@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
+from datetime import datetime, timedelta
 
 import pytest
 
@@ -63,3 +65,41 @@ def test_configuring_again_does_not_double_lines(capsys):
     configure("info")
     LOGGER.info("once")
     assert capsys.readouterr().err.count("once") == 1
+
+
+def test_a_worker_says_its_rank_and_stage(capsys):
+    configure("info", rank=1, stage="stage 2")
+    LOGGER.info("outside")
+    with request_scope("req_1", "denoise"):
+        LOGGER.info("inside")
+    first, second = capsys.readouterr().err.splitlines()
+    assert "omnireel.somewhere [stage 2 rank 1]: outside" in first
+    assert "omnireel.somewhere [req_1 denoise rank 1]: inside" in second
+
+
+def test_json_lines_have_every_field(capsys):
+    configure("info", "json", rank=0)
+    with request_scope("req_1", "denoise"):
+        LOGGER.warning('took "%d" s', 3, extra={"fields": {"seconds": 3}})
+    line = json.loads(capsys.readouterr().err)
+    assert datetime.fromisoformat(line.pop("time")).utcoffset() == timedelta(0)
+    assert line == {
+        "level": "warning",
+        "logger": "omnireel.somewhere",
+        "message": 'took "3" s',
+        "request_id": "req_1",
+        "stage": "denoise",
+        "rank": 0,
+        "fields": {"seconds": 3},
+    }
+
+
+def test_an_error_and_odd_words_stay_one_json_line(capsys):
+    configure("info", "json")
+    try:
+        raise ValueError("two\nlines \u2028")
+    except ValueError:
+        LOGGER.exception("it failed")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "two\nlines \u2028" in json.loads(line)["error"]
+    assert json.loads(line).keys().isdisjoint({"request_id", "stage", "rank", "fields"})

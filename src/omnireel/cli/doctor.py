@@ -17,8 +17,11 @@ from omnireel.cli.version import own_version
 from omnireel.config import ModelSpec, compat, settings_of
 from omnireel.errors import OmniReelError, SetupError
 
-_NEEDED = ("torch", "transformers", "safetensors", "av", "numpy", "pillow", "rich")
-_OPTIONAL = {"pillow_heif": "reading HEIC and HEIF pictures"}
+_NEEDED = ("torch", "transformers", "safetensors", "av", "numpy", "pillow", "prometheus_client", "rich")
+_OPTIONAL = {
+    "pillow_heif": "reading HEIC and HEIF pictures",
+    "setproctitle": "processes that ps and py-spy show by model, stage and rank",
+}
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:

@@ -15,6 +15,7 @@ from omnireel.errors import OmniReelError
 from omnireel.observe import log
 from omnireel.observe.env import environment
 from omnireel.observe.progress import ProgressBar
+from omnireel.observe.title import set_title
 from omnireel.request import GenerationRequest, StepEvent
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def config_of(arguments: argparse.Namespace, defaults: Mapping[str, Any] | None 
     flags: dict[str, Any] = {**(defaults or {}), **({"log_level": "info"} if arguments.verbose else {})}
     flags |= given_settings(arguments)
     config = resolve(flags, environment())
-    log.configure(config.run.log_level)
+    log.configure(config.run.log_level, config.run.log_format)
     return config
 
 
@@ -59,6 +60,7 @@ def started(engine: Engine, bar: ProgressBar) -> Iterator[None]:
     try:
         with bar:
             bar.phase(f"loading {engine.checkpoint.name}")
+            set_title(engine.checkpoint.name)
             interrupts.check()
             engine.start()
             interrupts.check()
@@ -107,7 +109,10 @@ def show_result(
         show.note(f"{result.workload.num_frames} frames in {seconds:.1f} s, seed {result.seed}")
     if as_json:
         show.data({**result_data(result), **(more or {})})
-    elif result.encoded is not None:
+        return
+    for name, part in result.profile.items():
+        show.note(f"{name}: {part.seconds:.3f} s in {part.calls}, peak {part.peak_memory_mb:.0f} MiB")
+    if result.encoded is not None:
         show.path(result.encoded.path)
 
 
@@ -129,5 +134,6 @@ def result_data(result: GenerationResult) -> dict[str, Any]:
         "sampling_rate": result.sampling_rate,
         "stage_durations": dict(result.stage_durations),
         "peak_memory_mb": result.peak_memory_mb,
+        "profile": {name: asdict(part) for name, part in result.profile.items()},
         "recipe": None if result.recipe is None else asdict(result.recipe),
     }

@@ -306,7 +306,6 @@ class DiffusionSpec:
     supports_mixed_reference_inputs: bool = setting(
         False, "take references of several kinds in one request", pending="this switch"
     )
-    enable_diffusion_pipeline_profiler: bool = setting(False, "measure each part of a run", pending="the profiler")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

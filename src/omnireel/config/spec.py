@@ -115,9 +115,15 @@ class RunSpec:
     num_threads: int | None = setting(
         None, "CPU threads of the model; the machine's cores when absent", minimum=1, maximum=4096
     )
+    enable_diffusion_pipeline_profiler: bool = setting(
+        False,
+        "measure seconds and peak memory of each part of a request, told with its result (waits for the device)",
+        stages=("diffusion",),
+    )
     log_level: str = setting(
         "warning", "how much is logged to stderr", choices=("debug", "info", "warning", "error"), stages=()
     )
+    log_format: str = setting("text", "how log lines are written", choices=("text", "json"), stages=())
     deploy_config: Path | None = setting(None, "YAML file with settings and stages", metavar="FILE", stages=())
     stage_overrides: Mapping[str, Any] | None = setting(
         None,

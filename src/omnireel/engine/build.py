@@ -37,6 +37,7 @@ def build_context(config: ResolvedConfig) -> tuple[BuildContext, int]:
         dtype=dtype,
         attention=config.attention,
         validate_finite_tensors=config.run.validate_finite_tensors,
+        is_profiled=config.run.enable_diffusion_pipeline_profiler,
         native_qkv_order=config.model.native_qkv_layout,
         acceleration=config.acceleration,
         prompt_embed_cache_size=config.run.prompt_embed_cache_size if config.run.enable_prompt_embed_cache else 0,

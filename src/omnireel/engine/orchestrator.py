@@ -30,6 +30,7 @@ from omnireel.media.prepare import media_facts, prepared
 from omnireel.models import checks
 from omnireel.models.discover import admit
 from omnireel.observe.log import request_scope
+from omnireel.observe.metrics import Metrics
 from omnireel.request import StepEvent
 
 if TYPE_CHECKING:
@@ -67,6 +68,10 @@ class Engine:
         self._executor: Executor = InlineExecutor(self._context, device_index=self._index)
         self._scheduler = Scheduler(max_queue=config.run.max_queue)
         self._front = Front()
+        self.metrics = Metrics()
+        self._is_running = False
+        self.metrics.watch(waiting=lambda: self._scheduler.waiting, running=lambda: self._is_running)
+        self.metrics.watch_memory(self._device_name, self._free_memory)
         # A daemon, as a program that forgot to close its engine should still be able to end.
         self._thread = threading.Thread(target=self._loop, name="omnireel-engine", daemon=True)
         self._facts: Mapping[str, Any] = {}
@@ -141,15 +146,16 @@ class Engine:
         media = zip(request.media, workload.media_plans, strict=True)
         workload = replace(workload, media=tuple(prepared(item, plan) for item, plan in media))
         timeout = self._config.run.timeout_seconds if request.timeout_seconds is None else request.timeout_seconds
-        ticket = Ticket(workload, partial(self._deliver, request.request_id, on_event), timeout_seconds=timeout)
+        ticket = Ticket(workload, partial(self._deliver, on_event, workload), timeout_seconds=timeout)
         with self._live_lock:
             if ticket.request_id in self._live:
                 raise InvalidRequest("request_id", ticket.request_id, "a request with this id is under way")
             self._live[ticket.request_id] = ticket
         try:
             self._scheduler.submit(ticket)
-        except OmniReelError:
+        except OmniReelError as error:
             self._forget(ticket.request_id)
+            self.metrics.refused(status=error.code, task=workload.task)
             raise
         return ticket
 
@@ -186,6 +192,13 @@ class Engine:
         atexit.unregister(self.close)
 
     @property
+    def _device_name(self) -> str:
+        return f"{self._context.platform.name}:{self._index}"
+
+    def _free_memory(self) -> float:
+        return self._context.platform.free_memory_bytes(self._index)
+
+    @property
     def _is_elsewhere(self) -> bool:
         """Whether this is a fork of the process that made the engine; threads do not come along."""
         return os.getpid() != self._process
@@ -209,13 +222,20 @@ class Engine:
         with self._live_lock:
             return list(self._live.values())
 
-    def _forget(self, request_id: str) -> None:
+    def _forget(self, request_id: str) -> Ticket | None:
         with self._live_lock:
-            self._live.pop(request_id, None)
+            return self._live.pop(request_id, None)
 
-    def _deliver(self, request_id: str, on_event: OnEvent, event: StepEvent | GenerationResult | OmniReelError) -> None:
-        if not isinstance(event, StepEvent):
-            self._forget(request_id)
+    def _deliver(
+        self, on_event: OnEvent, workload: Workload, event: StepEvent | GenerationResult | OmniReelError
+    ) -> None:
+        if isinstance(event, StepEvent):
+            self.metrics.step(event.seconds)
+        else:
+            ticket = self._forget(workload.request_id)
+            seconds = 0.0 if ticket is None else time.monotonic() - ticket.queued_at
+            status = event.code if isinstance(event, OmniReelError) else "ok"
+            self.metrics.ended(status=status, task=workload.task, seconds=seconds)
         on_event(event)
 
     def _loop(self) -> None:
@@ -239,11 +259,14 @@ class Engine:
 
     def _run(self, ticket: Ticket) -> None:
         waited = time.monotonic() - ticket.queued_at
+        self._is_running = True
         try:
             report = self._executor.execute(ticket, self._scheduler.expire)
         except OmniReelError as error:
             _fail(ticket, error)
             return
+        finally:
+            self._is_running = False
         self._scheduler.measured(ticket.workload.cost, sum(report.durations.values()))
         self._front.put(partial(self._finish, ticket, report, waited))
 
@@ -258,6 +281,9 @@ class Engine:
                 _fail(ticket, bug(ticket.request_id, "mux", error))
             else:
                 _log_success(result)
+                made = 0.0 if report.output.frames is None else ticket.workload.num_frames / ticket.workload.fps
+                self.metrics.made(result.stage_durations, clip_seconds=made, counts=report.counts)
+                self.metrics.peak(self._device_name, report.peak_memory_mb * 2**20)
                 ticket.finish(result)
 
     def _result(self, ticket: Ticket, report: RunReport, waited: float) -> GenerationResult:
@@ -287,6 +313,7 @@ class Engine:
             stage_durations=durations,
             peak_memory_mb=report.peak_memory_mb,
             encoded=encoded,
+            profile=report.profile,
         )
 
 
@@ -295,8 +322,12 @@ def _log_success(result: GenerationResult) -> None:
     spent = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in result.stage_durations.items())
     size = f"{work.width}x{work.height}x{work.num_frames}"
     logger.info(
-        "%s %s %s done: %s, peak %.2f GiB", work.request_id, work.task, size, spent, result.peak_memory_mb / 1024
-    )
+        "%s %s %s done: %s, peak %.2f GiB", work.request_id, work.task, size, spent, result.peak_memory_mb / 1024,
+        extra={"fields": {
+            "task": work.task, "size": size, "seconds": dict(result.stage_durations),
+            "peak_memory_mb": result.peak_memory_mb,
+        }},
+    )  # fmt: skip
 
 
 def _fail(ticket: Ticket, error: OmniReelError) -> None:

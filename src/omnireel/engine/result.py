@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from omnireel.observe.profile import PartProfile
     from omnireel.request import Encoded, FramesU8, MediaOutput, Recipe, WaveF32, Workload
 
 
@@ -23,6 +24,7 @@ class GenerationResult:
 
     stage_durations: seconds by stage (queue, encode, prepare, denoise, decode, mux); a stage that did not run is absent.
     peak_memory_mb: most memory during the request in MiB, of the device, or of the process on a CPU.
+    profile: seconds, calls and peak memory of each part of the run, when `enable_diffusion_pipeline_profiler` is on.
     encoded: the file, when the request named one. recipe: what makes the clip again, for output_type "frames".
     """
 
@@ -32,6 +34,7 @@ class GenerationResult:
     stage_durations: Mapping[str, float]
     peak_memory_mb: float
     encoded: Encoded | None = None
+    profile: Mapping[str, PartProfile] = field(default_factory=dict)
 
     @property
     def request_id(self) -> str:

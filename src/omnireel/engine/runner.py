@@ -8,13 +8,14 @@ import gc
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from omnireel.engine.ticket import Ticket
 from omnireel.errors import EngineError, OmniReelError, OutOfMemory
 from omnireel.observe.log import request_scope
+from omnireel.observe.profile import PartProfile, Profile
 from omnireel.observe.timing import StageClock
 from omnireel.request import MediaOutput, StepEvent
 
@@ -32,20 +33,32 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """What a run made and took. durations: seconds by stage; peak_memory_mb: MiB, see GenerationResult."""
+    """What a run made and took. durations: seconds by stage; peak_memory_mb: MiB, see GenerationResult.
+
+    profile: parts of the run, empty unless it was profiled; counts: what the model counted, such as cache hits.
+    """
 
     output: MediaOutput
     durations: Mapping[str, float]
     peak_memory_mb: float
+    profile: Mapping[str, PartProfile] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 class Runner:
-    """Runs tickets one after another on one device; called by one thread."""
+    """Runs tickets one after another on one device; called by one thread.
 
-    def __init__(self, pipeline: Pipeline[Any, Any], platform: Platform, device_index: int = 0) -> None:
+    Args:
+        is_profiled: measure seconds and peak memory of each part of a run, which waits for the device in between.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline[Any, Any], platform: Platform, device_index: int = 0, *, is_profiled: bool = False
+    ) -> None:
         self._pipeline = pipeline
         self._platform = platform
         self._index = device_index
+        self._is_profiled = is_profiled
 
     def run(self, ticket: Ticket, between: Callable[[], None]) -> RunReport:
         """The whole way of one request.
@@ -70,23 +83,38 @@ class Runner:
         raise failure
 
     def _stages(self, ticket: Ticket, between: Callable[[], None]) -> RunReport:
-        clock = StageClock(partial(self._platform.synchronize, self._index))
+        clock, profile = StageClock(partial(self._platform.synchronize, self._index)), self._profile()
         pause = partial(_pause, ticket, between)
         pipeline, workload = self._pipeline, ticket.workload
 
         def stage(name: str, work: Callable[[], T]) -> T:
             with request_scope(ticket.request_id, name):
                 pause(f"before {name}")
-                return self._guarded(ticket, name, partial(_timed, clock, name, work))
+                return self._guarded(ticket, name, partial(_timed, clock, profile, name, work))
 
-        self._guarded(ticket, "start", partial(self._platform.reset_peak_memory, self._index))
+        self._guarded(ticket, "start", profile.begin)
         conditioning = stage("encode", partial(pipeline.encode, workload))
         state = stage("prepare", partial(pipeline.prepare, workload, conditioning))
         del conditioning
         state = stage("denoise", partial(self._steps, ticket, state, pause))
         output = stage("decode", partial(pipeline.decode, state))
-        peak = self._guarded(ticket, "end", partial(self._platform.peak_memory_bytes, self._index)) / 2**20
-        return RunReport(output=output, durations=clock.durations, peak_memory_mb=peak)
+        peak = self._guarded(ticket, "end", lambda: profile.peak_bytes) / 2**20
+        return RunReport(
+            output=output,
+            durations=clock.durations,
+            peak_memory_mb=peak,
+            profile=profile.parts,
+            counts=dict(profile.counts),
+        )
+
+    def _profile(self) -> Profile:
+        platform, index = self._platform, self._index
+        return Profile(
+            is_timed=self._is_profiled,
+            synchronize=partial(platform.synchronize, index),
+            reset_peak=partial(platform.reset_peak_memory, index),
+            peak_bytes=partial(platform.peak_memory_bytes, index),
+        )
 
     def _guarded(self, ticket: Ticket, stage: str, work: Callable[[], T]) -> T:
         """Turns whatever goes wrong into an error that the caller may see."""
@@ -157,8 +185,8 @@ def bug(request_id: str, stage: str, error: BaseException) -> EngineError:
     )
 
 
-def _timed(clock: StageClock, stage: str, work: Callable[[], T]) -> T:
-    with clock.stage(stage):
+def _timed(clock: StageClock, profile: Profile, stage: str, work: Callable[[], T]) -> T:
+    with profile.watching(), profile.part(stage), clock.stage(stage):
         return work()
 
 

@@ -85,6 +85,7 @@ class BuildContext:
     """What a pipeline is built from. dtype: "float32", "bfloat16", or "checkpoint" for the stored types.
 
     validate_finite_tensors: look for NaN and infinity after each step, which waits for the device.
+    is_profiled: measure each part of a run, which waits for the device too.
     prompt_embed_cache_size: presentations whose encoding is kept; 0 for none.
     native_qkv_order: "interleaved" or "stacked", how a native checkpoint's fused tensors are ordered.
     """
@@ -95,6 +96,7 @@ class BuildContext:
     dtype: str
     attention: AttentionConfig
     validate_finite_tensors: bool = False
+    is_profiled: bool = False
     native_qkv_order: str = "interleaved"
     prompt_embed_cache_size: int = 0
     acceleration: Acceleration = field(default_factory=Acceleration)

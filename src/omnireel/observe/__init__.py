@@ -1,1 +1,1 @@
-"""Looking at a running engine: environment, log, timing, progress."""
+"""Looking at a running engine: environment, log, figures, profile, timing, progress, process titles."""

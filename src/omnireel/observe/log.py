@@ -1,46 +1,103 @@
-"""Logging: to stderr, each line with the request and stage it belongs to.
+"""Logging: to stderr, each line with the request, stage and rank that it belongs to, as text or as JSON.
 
-Who calls need not pass them on: they travel in a context variable. Prompts, media and tokens are logged at DEBUG at most.
+Who calls need not pass them on: request and stage travel in a context variable, the rank belongs to the process. Prompts,
+media and tokens are logged at DEBUG at most.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
 
-_scope: ContextVar[str] = ContextVar("omnireel_request_scope", default="")
+FORMATS = ("text", "json")
+_TEXT = "%(asctime)s %(levelname)s %(name)s%(scope)s: %(message)s"
 
-_FORMAT = "%(asctime)s %(levelname)s %(name)s%(scope)s: %(message)s"
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a line is about; "" for what is not known."""
+
+    request_id: str = ""
+    stage: str = ""
+
+
+_NOWHERE = Scope()
+_scope: ContextVar[Scope] = ContextVar("omnireel_scope", default=_NOWHERE)
 
 
 class ScopeFilter(logging.Filter):
-    """Adds `scope` to each record: " [request stage]", or nothing outside of a request."""
+    """Adds to each record `request_id`, `stage`, `rank` (None for a process that is no worker), and all of them as `scope`.
+
+    Args:
+        rank: of the process among the workers of its stage.
+        stage: of the process; a scope of the moment has a stage of its own.
+    """
+
+    def __init__(self, *, rank: int | None = None, stage: str = "") -> None:
+        super().__init__()
+        self._rank = rank
+        self._stage = stage
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Keeps every record."""
         scope = _scope.get()
-        record.scope = f" [{scope}]" if scope else ""
+        stage = scope.stage or self._stage
+        rank = "" if self._rank is None else f"rank {self._rank}"
+        words = " ".join(word for word in (scope.request_id, stage, rank) if word)
+        record.request_id, record.stage, record.rank = scope.request_id, stage, self._rank
+        record.scope = f" [{words}]" if words else ""
         return True
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time (UTC, ISO 8601), level, logger, message; request_id, stage, rank and error where there
+    are any, and under `fields` what the caller passed as `extra={"fields": {...}}`.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        line: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        given = {name: record.__dict__.get(name) for name in ("request_id", "stage", "rank", "fields")}
+        line |= {name: value for name, value in given.items() if value not in (None, "")}
+        if record.exc_info:
+            line["error"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
 
 
 @contextmanager
 def request_scope(request_id: str, stage: str = "") -> Iterator[None]:
     """Within this block log lines of this thread carry the request's id and stage."""
-    token = _scope.set(f"{request_id} {stage}".strip())
+    token = _scope.set(Scope(request_id, stage))
     try:
         yield
     finally:
         _scope.reset(token)
 
 
-def configure(level: str) -> None:
-    """Sends omnireel's log to stderr from this level up ("debug", "info", "warning", "error"); for programs, not libraries."""
+def configure(level: str, form: str = "text", *, rank: int | None = None, stage: str = "") -> None:
+    """Sends omnireel's log to stderr; for programs, not libraries.
+
+    Args:
+        level: what is logged from here up: "debug", "info", "warning" or "error".
+        form: one of FORMATS.
+        rank: of this process among the workers of its stage; None for one that is no worker.
+        stage: of this process.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(_FORMAT))
-    handler.addFilter(ScopeFilter())
+    handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(_TEXT))
+    handler.addFilter(ScopeFilter(rank=rank, stage=stage))
     logger = logging.getLogger("omnireel")
     logger.handlers = [handler]
     logger.setLevel(level.upper())

@@ -45,7 +45,7 @@ class InlineExecutor:
             typed.hint = "use a device with more memory, or a smaller number type (--dtype bfloat16)"
             raise typed from error
         self._digest = pipeline.weights_digest
-        self._runner = Runner(pipeline, platform, self._index)
+        self._runner = Runner(pipeline, platform, self._index, is_profiled=self._context.is_profiled)
         name, seconds = self._context.checkpoint.name, time.perf_counter() - start
         logger.info("%s is ready on %s (%s) after %.1f s", name, self._context.device, self._context.dtype, seconds)
 

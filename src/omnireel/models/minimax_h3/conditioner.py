@@ -26,6 +26,7 @@ from omnireel.models.minimax_h3.vision import (
     clip_patches,
     picture_patches,
 )
+from omnireel.observe import profile
 from omnireel.request import MediaInput, MediaKind
 from omnireel.weights import ComponentFiles, build_empty, load_component, read_index
 
@@ -79,7 +80,8 @@ class Conditioner:
         """
         pictures = picture_patches(media, self._picture_rules)
         clips = clip_patches(media, self._clip_rules)
-        ids, tags = self.tokens(prompt, media, pictures, clips)
+        with profile.part("tokenizer"):
+            ids, tags = self.tokens(prompt, media, pictures, clips)
         input_ids = torch.tensor([ids], device=self._device)
         seen: dict[str, Tensor] = {}
         if pictures is not None:

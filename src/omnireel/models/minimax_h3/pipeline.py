@@ -42,6 +42,7 @@ from omnireel.models.minimax_h3.schedule import FlowSchedule, RowTimes, anchored
 from omnireel.models.minimax_h3.transformer import MiniMaxH3Transformer, StepPlan, TransformerConfig, stored_dtype
 from omnireel.models.minimax_h3.video_vae import VideoVae
 from omnireel.models.protocol import BuildContext, Conditioning, DenoiseState
+from omnireel.observe.profile import part
 from omnireel.request import MediaInput, MediaKind, MediaOutput
 from omnireel.weights import ComponentFiles, load_component, read_index, weights_digest
 
@@ -207,17 +208,22 @@ class MiniMaxH3Pipeline:
         """See `Pipeline.encode`."""
         media = _packed_order(workload)
         encode = partial(self._conditioner.encode, workload.prompt, media)
-        text, tags = self._prompts.get(workload.prompt, media, encode)
+        with part("text_encoder"):
+            text, tags = self._prompts.get(workload.prompt, media, encode)
         conditions: list[Condition] = []
         visual: list[Tensor] = []
         heard: list[Tensor] = []
         for item in media:
             sound = 0
             if item.wave is not None:
-                heard.append(sound_rows(self._audio_vae.encode(references.heard(item, self._audio_vae.sample_rate_hz))))
+                with part("audio_vae"):
+                    heard.append(
+                        sound_rows(self._audio_vae.encode(references.heard(item, self._audio_vae.sample_rate_hz)))
+                    )
                 sound = len(heard[-1]) // AUDIO_CHANNELS
             if item.frames is not None:
-                visual.append(self._video_vae.encode(references.encodable(item.frames)))
+                with part("video_vae"):
+                    visual.append(self._video_vae.encode(references.encodable(item.frames)))
             conditions.append(_condition(item, visual[-1].shape if item.frames is not None else (), sound))
         return H3Conditioning(
             text=text, tags=tags, conditions=tuple(conditions), visual=tuple(visual), heard=tuple(heard)
@@ -302,10 +308,14 @@ class MiniMaxH3Pipeline:
         audio = sound_latents(state.audio_target)
         if state.workload.output_type == "latent":
             return MediaOutput(latents={"video": video.cpu().numpy(), "audio": audio.cpu().numpy()})
+        with part("video_vae"):
+            frames = self._video_vae.decode(video)
+        with part("audio_vae"):
+            wave = self._audio_vae.decode(audio)
         return MediaOutput(
-            frames=self._video_vae.decode(video),
+            frames=frames,
             fps=state.workload.fps,
-            wave=self._audio_vae.decode(audio),
+            wave=wave,
             sample_rate_hz=self._audio_vae.sample_rate_hz,
         )
 

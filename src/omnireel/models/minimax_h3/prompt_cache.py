@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from torch import Tensor
 
+from omnireel.observe.profile import count
 from omnireel.request import MediaInput
 
 Encoded = tuple[Tensor, Tensor]
@@ -30,6 +31,7 @@ class PromptCache:
         if not self._size:
             return encode()
         key = _key(prompt, media)
+        count("prompt_cache_hit" if key in self._kept else "prompt_cache_miss")
         if key not in self._kept:
             self._kept[key] = encode()
         self._kept.move_to_end(key)
