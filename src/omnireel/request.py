@@ -37,6 +37,7 @@ def setting(  # noqa: PLR0913  each is a fact of a setting, and all but two are 
     stages: tuple[str, ...] | None = None,
     pending: str = "",
     idle: tuple[Any, ...] = (),
+    is_secret: bool = False,
 ) -> Any:
     """A dataclass field that flags, YAML keys, schema, docs and `config show` are generated from.
 
@@ -51,11 +52,13 @@ def setting(  # noqa: PLR0913  each is a fact of a setting, and all but two are 
         aliases: other names that mean the same; "!name" for a switch that means the opposite.
         stages: execution types ("ar", "generation", "diffusion") that have it; None for those of its whole spec.
         pending: what does not exist yet, as a noun; any value but the default and those of `idle` is then an error.
+        is_secret: never shown, neither by `config show` nor in errors.
         idle: values of a pending setting that say what happens anyway.
     """
     metadata = {
         "help": help, "unit": unit, "choices": choices, "metavar": metavar, "minimum": minimum, "maximum": maximum,
         "above": above, "aliases": aliases, "stages": stages, "pending": pending, "idle": idle,
+        "is_secret": is_secret,
     }  # fmt: skip
     return field(default=default, metadata=metadata)
 

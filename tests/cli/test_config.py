@@ -1,10 +1,11 @@
 """`omnireel config`."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from omnireel.config import engine_settings
+from omnireel.config import all_settings, engine_settings
 
 
 def shown(omnireel, *flags):
@@ -28,6 +29,30 @@ def test_stages_are_shown_too(omnireel):
         "source": {"kind": "stage flag", "name": "--stage-0-dtype"},
     }
     assert "max_queue" not in stage["settings"]
+
+
+@pytest.fixture
+def secret(monkeypatch):
+    """Makes settings secret for the length of a test."""
+
+    def make(*names):
+        for name in names:
+            monkeypatch.setitem(all_settings(), name, replace(all_settings()[name], is_secret=True))
+
+    return make
+
+
+def test_a_secret_is_never_shown(omnireel, secret):
+    secret("revision", "max_queue", "download_dir", "timeout_seconds")
+    ended = omnireel("config", "show", "--revision", "xyzzy", "--stage-0-revision", "xyzzy", "--json")
+    told = json.loads(ended.out)
+    both = [told["settings"], told["stages"][0]["settings"]]
+    assert [settings["revision"]["value"] for settings in both] == ["***", "***"]
+    assert told["settings"]["timeout_seconds"]["value"] is None
+    refused = [omnireel("generate", "a ball", flag, "xyzzy") for flag in ("--max-queue", "--download-dir")]
+    for seen in (ended, omnireel("config", "show", "--revision", "xyzzy"), *refused):
+        assert "xyzzy" not in seen.out + seen.err
+    assert all("***" in seen.err for seen in refused)
 
 
 def test_people_get_a_table(omnireel):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from omnireel.errors import BadCheckpoint, SetupError, UnknownModel
+from omnireel.errors import BadCheckpoint, BadSetting, SetupError, UnknownModel
 from omnireel.models import discover
 from omnireel.models.discover import admit, all_facts, find_checkpoint
 from omnireel.models.toy.facts import FACTS
@@ -173,3 +173,28 @@ def test_a_file_is_told_to_be_one(folder):
 
 def test_requests_are_admitted_by_the_rules_of_the_model():
     assert admit(GenerationRequest(prompt="a kite"), find_checkpoint("toy")).prompt == "a kite"
+
+
+def speaking(**changed):
+    """A model of speech, as another package would bring it."""
+    return replace(FACTS, **{"name": "qwen3_tts", "builtin": {"tts": None}, **changed})
+
+
+@pytest.mark.parametrize("written", ["VoiceDesign", "voicedesign"])
+def test_a_task_to_start_for_is_spelt_as_its_model_does(outside, written):
+    outside["tts"] = speaking(task_types=("CustomVoice", "VoiceDesign", "Base"))
+    assert find_checkpoint("tts", task_type=written).task_type == "VoiceDesign"
+
+
+def test_a_task_that_a_model_does_not_have_is_refused_with_the_models_name_and_the_flag(outside):
+    outside["tts"] = speaking(task_types=("CustomVoice", "VoiceDesign", "Base"))
+    with pytest.raises(
+        BadSetting, match=r"^qwen3_tts --task-type = 'Bass' .* CustomVoice or VoiceDesign or Base"
+    ) as told:
+        find_checkpoint("tts", task_type="Bass")
+    assert told.value.hint == "did you mean Base?"
+
+
+def test_a_model_without_words_for_it_takes_any_text(outside):
+    outside["tts"] = speaking(task_types=())
+    assert find_checkpoint("tts", task_type="Sing it").task_type == "Sing it"

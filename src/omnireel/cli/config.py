@@ -10,7 +10,7 @@ from typing import Any
 from omnireel.cli import show
 from omnireel.cli.command import Command
 from omnireel.cli.session import add_engine_flags, config_of
-from omnireel.config import ResolvedConfig, Source, StageConfig, deploy_schema, engine_settings, resolve
+from omnireel.config import ResolvedConfig, Source, StageConfig, all_settings, deploy_schema, engine_settings, resolve
 from omnireel.errors import OmniReelError, SetupError
 from omnireel.observe.env import environment
 
@@ -98,15 +98,29 @@ def _stage_data(stage: StageConfig) -> dict[str, Any]:
 
 def _data(values: Mapping[str, Any], sources: Mapping[str, Source]) -> dict[str, Any]:
     return {
-        name: {"value": values[name], "source": {"kind": sources[name].kind, "name": sources[name].name}}
+        name: {
+            "value": _told(name, values[name]),
+            "source": {"kind": sources[name].kind, "name": sources[name].name},
+        }
         for name in _shown_names(sources)
     }
 
 
 def _rows(values: Mapping[str, Any], sources: Mapping[str, Source]) -> list[tuple[str, str, str]]:
     return [
-        (name, "-" if values[name] is None else str(values[name]), str(sources[name])) for name in _shown_names(sources)
+        (name, "-" if values[name] is None else str(_told(name, values[name])), str(sources[name]))
+        for name in _shown_names(sources)
     ]
+
+
+def _told(name: str, value: Any) -> Any:
+    """A value without secrets, also those that it holds for single stages."""
+    if name == "stage_overrides" and value is not None:
+        return {
+            number: {key: _told(key.replace("-", "_"), item) for key, item in said.items()}
+            for number, said in value.items()
+        }
+    return all_settings()[name].told(value) if name in all_settings() else value
 
 
 def _shown_names(sources: Mapping[str, Source]) -> list[str]:

@@ -108,7 +108,7 @@ def resolve(
             is_asked = source.kind not in ("default", "rule") and (name, source) not in seen
             if setting.pending and is_asked and not setting.is_idle(value):
                 seen.add((name, source))
-                report(NotAvailable(name, value, str(source), setting.pending))
+                report(NotAvailable(name, setting.told(value), str(source), setting.pending))
     for stage in config.stages:
         for problem in compat.problems({**config.values, **stage.values}, {**config.sources, **stage.sources}):
             report(problem)
@@ -317,7 +317,9 @@ def _stage_source(number: int) -> Callable[[tuple[str, ...]], Source]:
 
 
 def _bad(item: Said, allowed: str) -> BadSetting:
-    return BadSetting(item.name or item.shown, item.value, str(item.source), allowed)
+    setting = all_settings().get(item.name)
+    shown = item.value if setting is None else setting.told(item.value)
+    return BadSetting(item.name or item.shown, shown, str(item.source), allowed)
 
 
 def _unknown(item: Said) -> BadSetting:

@@ -39,6 +39,11 @@ class Setting:
     stages: tuple[str, ...] | None
     pending: str
     idle: tuple[Any, ...]
+    is_secret: bool
+
+    def told(self, value: object) -> object:
+        """The value as it may be shown and written down."""
+        return "***" if self.is_secret and value is not None else value
 
     def is_idle(self, value: object) -> bool:
         """Whether `value` says no more than what happens while the setting is pending."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from omnireel.errors import InvalidRequest, nearest
+from omnireel.errors import BadSetting, InvalidRequest, nearest
 from omnireel.request import DiffusionSamplingParams, GenerationRequest, OutputSpec
 
 MIN_SEED, MAX_SEED = -(2**63), 2**63 - 1
@@ -85,6 +85,21 @@ def one_of(field: str, value: object, allowed: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in allowed:
         raise InvalidRequest(field, value, f"it must be {' or '.join(allowed)}")
     return value
+
+
+def start_task(model: str, value: str, allowed: tuple[str, ...]) -> str:
+    """What a service is started for, as the model spells it; letters may be of either case.
+
+    Raises:
+        BadSetting: the model has no such task; the message begins with its name and the flag.
+    """
+    found = next((word for word in allowed if word.lower() == value.lower()), None)
+    if found is None:
+        close = nearest(value, allowed)
+        hint = f"did you mean {close}?" if close else ""
+        allowed_words = f"it must be {' or '.join(allowed)}"
+        raise BadSetting(f"{model} --task-type", value, "the setting task_type", allowed_words, hint=hint)
+    return found
 
 
 def no_unknown(field: str, given: object, known: tuple[str, ...]) -> Mapping[str, Any]:

@@ -10,12 +10,14 @@ import logging
 import pkgutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import omnireel.models
 from omnireel.errors import BadCheckpoint, SetupError, UnknownModel
+from omnireel.models import checks
 from omnireel.models.hub import Hub, is_repository, snapshot
 from omnireel.models.protocol import Checkpoint, ModelFacts
 from omnireel.weights.index import read_json
@@ -58,7 +60,14 @@ def find_checkpoint(name: str, *, task_type: str = "auto", hub: Hub = _NEWEST) -
         UnknownModel: it is none of them.
         DownloadFailed: it looks like a repository and cannot be had.
         BadCheckpoint: the directory has no readable index, or one of a model that is not served.
+        BadSetting: the model cannot be started for this task.
     """
+    found = _found(name, task_type, hub)
+    words = found.facts.task_types
+    return replace(found, task_type=checks.start_task(found.facts.name, task_type, words)) if words else found
+
+
+def _found(name: str, task_type: str, hub: Hub) -> Checkpoint:
     known = all_facts()
     for facts in known:
         if name in facts.builtin:

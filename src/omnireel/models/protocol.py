@@ -48,6 +48,7 @@ class ModelFacts:
     attention_roles: role name -> category of each attention layer.
     partitions: folders of a checkpoint that may hold the pipeline index instead of its root, each with the start-up tasks
     that open it alone; of every other task all of them may be opened.
+    task_types: words for what a service of this model may be started for; empty where any text will do.
     downloads: "module:function" that gives the file patterns of a repository which a start-up task needs; called with the
     task and the index of the repository's root, empty where it has none. "" for a model that is not downloaded.
     """
@@ -62,6 +63,7 @@ class ModelFacts:
     rules: str
     builtin: Mapping[str, Path | None] = field(default_factory=dict)
     partitions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    task_types: tuple[str, ...] = ()
     downloads: str = ""
 
 

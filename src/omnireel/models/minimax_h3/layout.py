@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omnireel.errors import BadCheckpoint, BadSetting
+from omnireel.errors import BadCheckpoint
+from omnireel.models import checks
+from omnireel.models.minimax_h3.facts import FACTS
 from omnireel.models.protocol import Checkpoint
 from omnireel.weights.index import read_json
 
 T2VA, FL2VA, REF2VA = "t2va", "fl2va", "ref2va"
-START_TASKS = ("auto", "combined", T2VA, FL2VA, REF2VA)
 
 DENOISER, REFERENCE_DENOISER = "transformer", "transformer_ref"
 SHARED = ("text_encoder", "tokenizer", "processor", "vae", "audio_vae")
@@ -63,7 +64,7 @@ def resolve_layout(checkpoint: Checkpoint) -> Layout:
         BadSetting: there is no such start-up task.
         BadCheckpoint: the folders of that task are not there.
     """
-    task = _start_task(checkpoint.task_type)
+    task = checks.start_task(FACTS.name, checkpoint.task_type, FACTS.task_types)
     root = checkpoint.path
     if root is None:
         raise BadCheckpoint(checkpoint.name, "has no files")
@@ -74,13 +75,6 @@ def resolve_layout(checkpoint: Checkpoint) -> Layout:
     if any(folders[name].is_dir() for name in PARTITIONS) or not has_partitions:
         return _side_by_side(folders, task, checkpoint.index)
     return _native(root, task)
-
-
-def _start_task(task_type: str) -> str:
-    task = task_type.lower()
-    if task not in START_TASKS:
-        raise BadSetting("task_type", task_type, "task setting", f"it must be {' or '.join(START_TASKS)}")
-    return task
 
 
 def _own_task(task: str, partition: str) -> str:
@@ -186,7 +180,7 @@ def download_patterns(task_type: str, index: Mapping[str, Any]) -> tuple[str, ..
     Raises:
         BadSetting: there is no such start-up task.
     """
-    task = _start_task(task_type)
+    task = checks.start_task(FACTS.name, task_type, FACTS.task_types)
     if _listed(index) or index.get("_class_name") == MODULAR_CLASS:
         names = _denoisers(task, _listed(index) or tuple(PARTITIONS))
         folders = (_subfolder(name, index) for name in (*SHARED, *SCHEDULERS.values(), *names))

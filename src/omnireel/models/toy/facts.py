@@ -13,5 +13,6 @@ FACTS = ModelFacts(
     attention_roles={},
     pipeline="omnireel.models.toy.pipeline:ToyPipeline",
     rules="omnireel.models.toy.rules:admit",
+    task_types=("auto", "t2va"),
     builtin={"toy": None},
 )
