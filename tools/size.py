@@ -17,11 +17,17 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src" / "omnireel"
 BUDGETS = {
-    "__init__.py": 60, "errors.py": 200, "request.py": 250, "api.py": 300, "cli": 900, "server": 1400, "bench": 1000,
+    "__init__.py": 60, "errors.py": 200, "request.py": 250, "api.py": 300, "cli": 1000, "server": 1400, "bench": 1000,
     "engine": 2000, "config": 1500, "models": 500, "attention": 1500, "layers": 1300, "acceleration": 700, "residency": 900,
     "parallel": 1000, "weights": 900, "media": 900, "platforms": 500, "observe": 600,
 }  # fmt: skip
-MODEL_BUDGETS = {"models/toy": 200, "models/diffusers_adapter": 600, "models/minimax_h3": 4000}
+MODEL_BUDGETS = {
+    "models/toy": 200,
+    "models/toy_stages": 250,
+    "models/prompt_rewriter": 250,
+    "models/diffusers_adapter": 600,
+    "models/minimax_h3": 4000,
+}
 """Code of a model counts by itself, not for the room."""
 SLACK_PERCENT = 15
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 500, 60

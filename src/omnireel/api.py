@@ -15,8 +15,10 @@ from typing import Any, Literal, TypeAlias, overload
 from omnireel.config import resolve
 from omnireel.engine.orchestrator import Engine
 from omnireel.engine.result import GenerationResult
+from omnireel.engine.staged import StagedEngine, make_engine
 from omnireel.errors import InvalidRequest, OmniReelError, QueueFull
 from omnireel.models import checks
+from omnireel.models.discover import topology_of
 from omnireel.observe.env import environment
 from omnireel.request import DiffusionSamplingParams, GenerationRequest, OutputSpec, StepEvent, new_request_id
 
@@ -126,7 +128,10 @@ class _Call:
     """
 
     def __init__(
-        self, engine: Engine, requests: list[GenerationRequest], put: Callable[[int, Event | OmniReelError], None]
+        self,
+        engine: Engine | StagedEngine,
+        requests: list[GenerationRequest],
+        put: Callable[[int, Event | OmniReelError], None],
     ) -> None:
         self.failures: dict[int, OmniReelError] = {}
         self._engine = engine
@@ -180,8 +185,9 @@ class _Call:
             raise self.failures[min(self.failures)]
 
 
-def _engine(model: str | None, flags: dict[str, Any]) -> Engine:
-    return Engine(resolve(flags if model is None else {"model": model, **flags}, environment()))
+def _engine(model: str | None, flags: dict[str, Any]) -> Engine | StagedEngine:
+    said = flags if model is None else {"model": model, **flags}
+    return make_engine(resolve(said, environment(), topology=topology_of))
 
 
 class Omni:

@@ -191,19 +191,25 @@ def new_request_id() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """One thing asked for, as the user said it; nothing is checked against a model yet."""
+    """One thing asked for, as the user said it; nothing is checked against a model yet.
+
+    tensors: named arrays of the stages before, in a pipeline of several; never a user's.
+    """
 
     prompt: str
     media: tuple[MediaRef | MediaInput, ...] = ()
     sampling: DiffusionSamplingParams = field(default_factory=DiffusionSamplingParams)
     output: OutputSpec = field(default_factory=OutputSpec)
     timeout_seconds: float | None = None
+    tensors: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     request_id: str = field(default_factory=new_request_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """A request after the model's rules: every choice is settled, nothing is left to a default.
+
+    height, width, num_frames: 0 where no picture is made. tensors: see GenerationRequest.
 
     media: prepared as the plans say, one plan each; empty until they are loaded. num_steps counts evaluations of the model. `batch_key` is equal for requests that may be stepped together;
     `cost` estimates the work in FLOP for the scheduler. `settings` holds what only the model reads, as plain data, and
@@ -228,6 +234,7 @@ class Workload:
     output: OutputSpec
     media_plans: tuple[MediaPlan, ...] = ()
     timeout_seconds: float | None = None
+    tensors: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,6 +242,7 @@ class StepEvent:
     """One evaluation of the model is done. `index` counts from 1 to `total`; preview: uint8 [H,W,3] or None.
 
     progress: the normalised timestep that was evaluated, from 1 (noise) towards 0; None where a model has none.
+    stage: the name of the stage that did it, in a pipeline of several; `index` and `total` then count over all of them.
     """
 
     request_id: str
@@ -243,13 +251,15 @@ class StepEvent:
     seconds: float
     progress: float | None = None
     preview: FramesU8 | None = None
+    stage: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaOutput:
-    """What a pipeline made. frames: uint8 [T,H,W,3] RGB; wave: float32 [C,N] in [-1,1].
+    """What a pipeline or a stage of one made. frames: uint8 [T,H,W,3] RGB; wave: float32 [C,N] in [-1,1].
 
-    With output_type "latent" frames and wave are None and `latents` holds named float32 arrays instead.
+    With output_type "latent" frames and wave are None and `latents` holds named arrays instead: float32, or what one stage
+    hands to the next.
     """
 
     frames: FramesU8 | None = None
@@ -257,6 +267,7 @@ class MediaOutput:
     wave: WaveF32 | None = None
     sample_rate_hz: int | None = None
     latents: Mapping[str, npt.NDArray[Any]] | None = None
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.support.language_model import write_language_model
 
 from omnireel.engine.orchestrator import Engine
 from omnireel.media.recipe import read_recipe
@@ -154,3 +155,27 @@ def test_the_log_can_be_json_lines(omnireel):
     assert done["request_id"].startswith("req_")
     assert done["stage"] == "mux"
     assert done["fields"]["seconds"]["denoise"] > 0
+
+
+def test_a_pipeline_of_several_stages_makes_a_clip(omnireel):
+    size = ("--height", "16", "--width", "16", "--num-frames", "3", "--seed", "5")
+    made = json.loads(omnireel("generate", "a kite", "--pipeline", "toy_story", *size, "--json").out)
+    assert (made["seed"], made["num_frames"]) == (5, 3)
+    assert {"words.denoise", "levels.denoise", "denoise", "mux"} <= made["stage_durations"].keys()
+    assert Path(made["path"]).is_file()
+
+
+def test_a_deploy_file_tells_the_stages(omnireel, tmp_path):
+    model = write_language_model(tmp_path / "lm")
+    text = f"pipeline: prompt_rewrite\nmodel: toy\nstages:\n- {{name: rewrite, model: {model}}}\n"
+    Path("deploy.yaml").write_text(text)
+    size = ("--height", "16", "--width", "16", "--num-frames", "3")
+    extra = ("--extra-args", '{"rewrite": {"max_new_tokens": 8}}')
+    made = json.loads(omnireel("generate", "a kite", "--deploy-config", "deploy.yaml", *size, *extra, "--json").out)
+    assert made["recipe"]["prompt"] == made["outputs"]["rewrite"] != "a kite"
+
+
+def test_a_stage_without_a_model_of_its_own_says_how_to_name_one(omnireel):
+    ended = omnireel("generate", "a kite", "--pipeline", "prompt_rewrite")
+    assert ended.code == 2
+    assert "--stage-N-model DIR" in ended.err

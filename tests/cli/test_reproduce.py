@@ -127,3 +127,10 @@ def test_settings_that_no_engine_had_are_the_clips_fault(omnireel, clip_with, ch
     ended = omnireel("reproduce", "clip.mp4")
     assert ended.code == 2
     assert "clip.mp4: has a damaged recipe" in ended.err
+
+
+def test_a_clip_is_made_again_by_one_model_alone(omnireel, clip_with):
+    clip_with()
+    ended = omnireel("reproduce", "clip.mp4", "--pipeline", "toy_story")
+    assert ended.code == 3
+    assert "by the model of its last stage alone" in ended.err

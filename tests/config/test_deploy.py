@@ -35,9 +35,12 @@ stages:
   num-threads: 4
 """,
     )
-    assert lines(deploy.wide) == {"dtype": 2, "parallel_config.tensor_parallel_size": 4, "parallel_config.ring": 5}
-    assert deploy.pipeline is not None
-    assert deploy.pipeline.value == "three"
+    assert lines(deploy.wide) == {
+        "pipeline": 1,
+        "dtype": 2,
+        "parallel_config.tensor_parallel_size": 4,
+        "parallel_config.ring": 5,
+    }
     assert list(deploy.stages) == [0, 2]
     assert lines(deploy.stages[0].fields) == {"devices": 7}
     assert lines(deploy.stages[2].fields) == {"num_threads": 13}

@@ -351,14 +351,14 @@ def test_overrides_that_are_none_are_refused(value):
         resolve({"stage_overrides": value}, {})
 
 
-def test_the_topology_may_depend_on_the_model():
+def test_the_topology_may_be_told_by_the_name_of_a_pipeline():
     told = []
 
-    def topology(model):
-        told.append(model)
+    def topology(name):
+        told.append(name)
         return pipeline()
 
-    assert len(merge({"model": "m"}, {}, topology=topology).stages) == 3
+    assert len(merge({"pipeline": "m"}, {}, topology=topology).stages) == 3
     assert told == ["m"]
 
 

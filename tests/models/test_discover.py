@@ -13,7 +13,7 @@ import pytest
 
 from omnireel.errors import BadCheckpoint, BadSetting, SetupError, UnknownModel
 from omnireel.models import discover
-from omnireel.models.discover import admit, all_facts, find_checkpoint
+from omnireel.models.discover import admit, all_facts, find_checkpoint, topology_of
 from omnireel.models.toy.facts import FACTS
 from omnireel.request import GenerationRequest
 
@@ -54,7 +54,14 @@ def outside(monkeypatch):
 
 
 def test_every_model_of_the_package_is_found_in_order():
-    assert [facts.name for facts in all_facts()] == ["minimax_h3", "toy"]
+    assert [facts.name for facts in all_facts()] == [
+        "minimax_h3",
+        "prompt_rewriter",
+        "toy",
+        "toy_levels",
+        "toy_scene",
+        "toy_words",
+    ]
 
 
 def test_looking_for_models_imports_no_torch():
@@ -198,3 +205,29 @@ def test_a_task_that_a_model_does_not_have_is_refused_with_the_models_name_and_t
 def test_a_model_without_words_for_it_takes_any_text(outside):
     outside["tts"] = speaking(task_types=())
     assert find_checkpoint("tts", task_type="Sing it").task_type == "Sing it"
+
+
+def test_pipelines_are_found_by_name():
+    assert topology_of(None).name == "diffusion"
+    assert [stage.name for stage in topology_of("toy_story").stages] == ["words", "levels", "scene"]
+    with pytest.raises(ValueError, match="prompt_rewrite or toy_story"):
+        topology_of("toy")
+
+
+def test_a_stage_may_name_what_runs_it(tmp_path, monkeypatch):
+    found = find_checkpoint(str(tmp_path), architecture="PromptRewriter")
+    assert (found.facts.name, found.path, found.name) == ("prompt_rewriter", tmp_path, tmp_path.name)
+    assert find_checkpoint("toy-words", architecture="ToyWords").path is None
+    monkeypatch.setattr(
+        discover, "snapshot", lambda name, patterns, hub: tmp_path if "*.safetensors" in patterns else None
+    )
+    fetched = find_checkpoint("someone/lm", architecture="PromptRewriter")
+    assert (fetched.name, fetched.path) == ("lm", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "architecture", "error"), [("toy", "ToyWords", UnknownModel), ("toy", "Nobody", SetupError)]
+)
+def test_what_cannot_run_a_stage_is_told(name, architecture, error):
+    with pytest.raises(error, match=r"toy-words|no model answers to Nobody"):
+        find_checkpoint(name, architecture=architecture)

@@ -12,6 +12,7 @@ from omnireel.cli.command import Command
 from omnireel.cli.session import add_engine_flags, config_of
 from omnireel.config import ResolvedConfig, Source, StageConfig, all_settings, deploy_schema, engine_settings, resolve
 from omnireel.errors import OmniReelError, SetupError
+from omnireel.models.discover import topology_of
 from omnireel.observe.env import environment
 
 _SHOW = "show every setting of the engine with the place its value came from"
@@ -69,7 +70,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> int:
     problems: list[OmniReelError] = []
-    resolve({"deploy_config": Path(arguments.file)}, environment(), on_problem=problems.append)
+    resolve({"deploy_config": Path(arguments.file)}, environment(), topology=topology_of, on_problem=problems.append)
     if arguments.json:
         show.data({"file": arguments.file, "problems": [problem.to_dict() for problem in problems]})
     else:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from omnireel.engine.orchestrator import Engine
+    from omnireel.engine.staged import StagedEngine
     from omnireel.request import FramesU8
 
 _DESCRIPTION = """\
@@ -33,6 +34,7 @@ examples:
   omnireel generate "rain on a tin roof" --seconds 6 --seed 7 --json
   omnireel generate "the ball rolls on" --image first.png --last-image last.png
   omnireel generate "she sings this" --reference image=face.jpg --reference audio=song.mp3 --model DIR
+  omnireel generate "a kite" --pipeline prompt_rewrite --stage-0-model DIR_OF_A_LANGUAGE_MODEL
   omnireel generate - --model /models/MiniMax-H3 < prompt.txt
 """
 _PREVIEW_EVERY = 5
@@ -66,10 +68,10 @@ def _run(arguments: argparse.Namespace) -> int:
         timeout_seconds=config.run.timeout_seconds,
     )
     with deferred():
-        from omnireel.engine.orchestrator import Engine
+        from omnireel.engine.staged import make_engine
 
     on_preview = _preview_writer(arguments.preview)
-    engine = Engine(config)
+    engine = make_engine(config)
     requests = _settled(request, engine)
     bar = bar_of(arguments, config)
     with started(engine, bar):
@@ -89,7 +91,7 @@ def _output(arguments: argparse.Namespace) -> OutputSpec:
     return OutputSpec(**values)
 
 
-def _settled(request: GenerationRequest, engine: Engine) -> list[GenerationRequest]:
+def _settled(request: GenerationRequest, engine: Engine | StagedEngine) -> list[GenerationRequest]:
     """One request a clip, each with its seed and its file, and each within the model's rules."""
     from omnireel.api import requests_of
 

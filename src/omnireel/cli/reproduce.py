@@ -14,7 +14,7 @@ from omnireel.cli.interrupts import deferred
 from omnireel.cli.media import add_media_flags, media_of
 from omnireel.cli.session import add_engine_flags, add_talk_flags, bar_of, config_of, run_request, show_result, started
 from omnireel.config import ModelSpec, convert, engine_settings, given, given_settings
-from omnireel.errors import BadCheckpoint, MediaUnreadable, NotReproduced, UnknownModel
+from omnireel.errors import BadCheckpoint, BadSetting, MediaUnreadable, NotReproduced, UnknownModel
 from omnireel.request import MediaRef, OutputSpec, Recipe
 
 if TYPE_CHECKING:
@@ -115,6 +115,9 @@ def _settings(arguments: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
 def _engine(config: ResolvedConfig, recipe: Recipe) -> Engine:
     from omnireel.engine.orchestrator import Engine
 
+    if len(config.stages) > 1:
+        allowed = "a clip is made again by the model of its last stage alone"
+        raise BadSetting("pipeline", config.topology.name, str(config.sources["pipeline"]), allowed)
     try:
         return Engine(config)
     except UnknownModel as error:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from omnireel.cli import interrupts, show
 from omnireel.config import ResolvedConfig, add_settings, given_settings, resolve
 from omnireel.errors import OmniReelError
+from omnireel.models.discover import topology_of
 from omnireel.observe import log
 from omnireel.observe.env import environment
 from omnireel.observe.progress import ProgressBar
@@ -21,6 +22,7 @@ from omnireel.request import GenerationRequest, StepEvent
 if TYPE_CHECKING:
     from omnireel.engine.orchestrator import Engine
     from omnireel.engine.result import GenerationResult
+    from omnireel.engine.staged import StagedEngine
     from omnireel.request import FramesU8
 
 
@@ -44,7 +46,7 @@ def config_of(arguments: argparse.Namespace, defaults: Mapping[str, Any] | None 
     """
     flags: dict[str, Any] = {**(defaults or {}), **({"log_level": "info"} if arguments.verbose else {})}
     flags |= given_settings(arguments)
-    config = resolve(flags, environment())
+    config = resolve(flags, environment(), topology=topology_of)
     log.configure(config.run.log_level, config.run.log_format)
     return config
 
@@ -55,7 +57,7 @@ def bar_of(arguments: argparse.Namespace, config: ResolvedConfig) -> ProgressBar
 
 
 @contextmanager
-def started(engine: Engine, bar: ProgressBar) -> Iterator[None]:
+def started(engine: Engine | StagedEngine, bar: ProgressBar) -> Iterator[None]:
     """Loads the model, and closes the engine whatever happens; a request that still runs then is cancelled."""
     try:
         with bar:
@@ -74,7 +76,7 @@ def started(engine: Engine, bar: ProgressBar) -> Iterator[None]:
 
 
 def run_request(
-    engine: Engine,
+    engine: Engine | StagedEngine,
     request: GenerationRequest,
     bar: ProgressBar,
     on_preview: Callable[[FramesU8], None] | None = None,
@@ -135,5 +137,6 @@ def result_data(result: GenerationResult) -> dict[str, Any]:
         "stage_durations": dict(result.stage_durations),
         "peak_memory_mb": result.peak_memory_mb,
         "profile": {name: asdict(part) for name, part in result.profile.items()},
+        "outputs": {name: output.text for name, output in result.outputs.items() if output.text is not None},
         "recipe": None if result.recipe is None else asdict(result.recipe),
     }

@@ -1,5 +1,6 @@
 """A deploy file: settings for all stages at its top, and for single ones below `stages`, each with its line.
 
+pipeline: prompt_rewrite        # which stages there are; without it one, the model
 dtype: bfloat16                 # for every stage that has it
 stages:
   - stage_id: 0
@@ -43,9 +44,8 @@ class DeployStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deploy:
-    """What a file says. `pipeline` is the topology that it was written for, None for any; stages are by number."""
+    """What a file says; stages are by number."""
 
-    pipeline: Said | None = None
     wide: tuple[Said, ...] = ()
     stages: Mapping[int, DeployStage] = field(default_factory=dict)
 
@@ -71,14 +71,7 @@ def read_deploy(path: Path) -> Deploy:
         if number in stages:
             raise BadSetting("stage_id", number, str(stage.source), f"stage {number} stands there already")
         stages[number] = stage
-    pipeline = document.pop("pipeline", None)
-    return Deploy(
-        pipeline=None
-        if pipeline is None
-        else Said(name="", shown="pipeline", value=pipeline, source=source(("pipeline",))),
-        wide=tuple(said(document, source)),
-        stages=stages,
-    )
+    return Deploy(wide=tuple(said(document, source)), stages=stages)
 
 
 def _stage(entry: Any, index: int, source: Any) -> tuple[int, DeployStage]:

@@ -13,6 +13,7 @@ from omnireel.acceleration import Acceleration
 from omnireel.attention.spec import AttentionConfig
 from omnireel.config import planned
 from omnireel.config.spec import AccelerationSpec, AttentionFlags, ModelSpec, RunSpec
+from omnireel.config.stages import StagesSpec
 from omnireel.config.values import Setting, settings_of
 from omnireel.models.topology import ExecutionType
 
@@ -31,6 +32,7 @@ class Specs:
     acceleration: Acceleration
     acceleration_flags: AccelerationSpec
     run: RunSpec
+    stages_flags: StagesSpec
     language: planned.LanguageSpec
     load: planned.LoadSpec
     memory: planned.MemorySpec
@@ -63,6 +65,7 @@ GROUPS: Mapping[str, Group] = {
     "attention_flags": Group(spec=AttentionFlags, title="attention", owners=_DIFFUSION),
     "acceleration_flags": Group(spec=AccelerationSpec, title="speed", owners=_DIFFUSION),
     "run": Group(spec=RunSpec, title="running"),
+    "stages_flags": Group(spec=StagesSpec, title="stages"),
     "language": Group(spec=planned.LanguageSpec, title="language models", owners=_LM),
     "load": Group(spec=planned.LoadSpec, title="loading"),
     "memory": Group(spec=planned.MemorySpec, title="memory of language models", owners=_LM),

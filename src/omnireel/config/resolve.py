@@ -42,7 +42,8 @@ _OF_THE_COMMAND = ("deploy_config", "stage_overrides")
 """Settings that say where settings come from, so no file may hold them."""
 
 OnProblem = Callable[[OmniReelError], None]
-TopologyOf = Callable[[str], Topology]
+TopologyOf = Callable[[str | None], Topology]
+"""Of the name of a pipeline, None where nobody names one. It raises ValueError, with what is allowed, where there is none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,7 @@ def resolve(
     Args:
         flags: by field name, as text or typed; keywords of `Omni` count as flags. `stage_N_NAME` is for stage N alone.
         environ: the whole environment; only OMNIREEL_* and the names of ALIASES are read, empty ones are as absent.
-        topology: the pipeline's stages, or what tells them of the settled `model`.
+        topology: the pipeline's stages, or what tells them of the settled `pipeline`.
         platform: the kind of device where it is known and `device` does not say; some defaults depend on it.
         on_problem: is given every problem instead of raising the first; what was wrong then counts as not said.
 
@@ -126,7 +127,7 @@ def merge(
     """`resolve` without asking whether what was said exists and goes together."""
     layers = _Layers(on_problem or _raise, flags, environ)
     values, sources = layers.of_all()
-    stages = topology if isinstance(topology, Topology) else topology(values["model"])
+    stages = topology if isinstance(topology, Topology) else _told(topology, values, sources, layers.report)
     layers.check_stages(stages)
     platform = platform if values["device"] == "auto" else values["device"].partition(":")[0]
     settled = tuple(
@@ -193,9 +194,6 @@ class _Layers:
         ]
         if unowned:
             self.report(_unowned(kinds, unowned))
-        written_for = self._deploy.pipeline
-        if written_for is not None and written_for.value != topology.name:
-            self.report(_bad(written_for, f"the model's pipeline is {topology.name}"))
         for number, stage in self._deploy.stages.items():
             if number not in kinds:
                 self.report(_no_stage(number, stage.source, topology))
@@ -350,6 +348,14 @@ def _no_stage(number: int, source: Source, topology: Topology) -> BadSetting:
     allowed = f"{topology.name} has stage 0 alone" if last == 0 else f"{topology.name} has stages 0 to {last}"
     stages = ", ".join(f"{k} {facts.name} ({facts.execution_type})" for k, facts in enumerate(topology.stages))
     return BadSetting("stage", number, str(source), allowed, hint=f"stages are {stages}")
+
+
+def _told(of: TopologyOf, values: Mapping[str, Any], sources: Mapping[str, Source], report: OnProblem) -> Topology:
+    try:
+        return of(values["pipeline"])
+    except ValueError as error:
+        report(BadSetting("pipeline", values["pipeline"], str(sources["pipeline"]), str(error)))
+        return SINGLE_DIFFUSION
 
 
 def _raise(error: OmniReelError) -> None:

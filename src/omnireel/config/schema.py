@@ -32,7 +32,6 @@ def deploy_schema() -> dict[str, Any]:
         **staged,
     }
     top = {
-        "pipeline": {"type": "string", "description": "name of the pipeline that the file is for, as a check"},
         "stages": {"type": "array", "items": _object(stage, "settings of one stage")},
         **wide,
     }

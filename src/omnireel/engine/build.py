@@ -27,6 +27,7 @@ def build_context(config: ResolvedConfig) -> tuple[BuildContext, int]:
         config.model.model,
         task_type=config.model.task_type,
         hub=Hub(revision=config.model.revision, is_modelscope=config.model.use_modelscope),
+        architecture=config.stages[0].facts.model_arch if len(config.stages) == 1 else None,
     )
     platform, index = find_device(config.model.device)
     dtype = platform.default_dtype if config.model.dtype == "auto" else config.model.dtype

@@ -25,6 +25,7 @@ class GenerationResult:
     stage_durations: seconds by stage (queue, encode, prepare, denoise, decode, mux); a stage that did not run is absent.
     peak_memory_mb: most memory during the request in MiB, of the device, or of the process on a CPU.
     profile: seconds, calls and peak memory of each part of the run, when `enable_diffusion_pipeline_profiler` is on.
+    outputs: what else left a pipeline of several stages, by the name of the stage.
     encoded: the file, when the request named one. recipe: what makes the clip again, for output_type "frames".
     """
 
@@ -35,6 +36,7 @@ class GenerationResult:
     peak_memory_mb: float
     encoded: Encoded | None = None
     profile: Mapping[str, PartProfile] = field(default_factory=dict)
+    outputs: Mapping[str, MediaOutput] = field(default_factory=dict)
 
     @property
     def request_id(self) -> str:

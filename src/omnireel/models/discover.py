@@ -20,6 +20,7 @@ from omnireel.errors import BadCheckpoint, SetupError, UnknownModel
 from omnireel.models import checks
 from omnireel.models.hub import Hub, is_repository, snapshot
 from omnireel.models.protocol import Checkpoint, ModelFacts
+from omnireel.models.topology import SINGLE_DIFFUSION, Topology
 from omnireel.weights.index import read_json
 
 if TYPE_CHECKING:
@@ -52,9 +53,27 @@ def all_facts() -> tuple[ModelFacts, ...]:
     return tuple(found)
 
 
-def find_checkpoint(name: str, *, task_type: str = "auto", hub: Hub = _NEWEST) -> Checkpoint:
+def topology_of(pipeline: str | None) -> Topology:
+    """The pipeline of that name, as the models tell it; the model alone for None.
+
+    Raises:
+        ValueError: there is none; with those that there are.
+    """
+    if pipeline is None:
+        return SINGLE_DIFFUSION
+    known = {topology.name: topology for facts in all_facts() for topology in facts.topologies}
+    if pipeline not in known:
+        raise ValueError(f"it must be {' or '.join(sorted(known))}")
+    return known[pipeline]
+
+
+def find_checkpoint(
+    name: str, *, task_type: str = "auto", hub: Hub = _NEWEST, architecture: str | None = None
+) -> Checkpoint:
     """The checkpoint that a user means: a built-in name, a directory with a pipeline index in it or in a partition, or a
     repository of a hub, of which the files that the start-up task needs are downloaded.
+
+    architecture: of the model that is to run it, where a pipeline's stage says so; its files then need no pipeline index.
 
     Raises:
         UnknownModel: it is none of them.
@@ -62,7 +81,7 @@ def find_checkpoint(name: str, *, task_type: str = "auto", hub: Hub = _NEWEST) -
         BadCheckpoint: the directory has no readable index, or one of a model that is not served.
         BadSetting: the model cannot be started for this task.
     """
-    found = _found(name, task_type, hub)
+    found = _found(name, task_type, hub) if architecture is None else _of_stage(name, architecture, task_type, hub)
     words = found.facts.task_types
     return replace(found, task_type=checks.start_task(found.facts.name, task_type, words)) if words else found
 
@@ -86,6 +105,23 @@ def _found(name: str, task_type: str, hub: Hub) -> Checkpoint:
         return _from_repository(name, known, task_type, hub)
     builtin = [name for facts in known for name in facts.builtin]
     raise UnknownModel(name, builtin, hint=_hint(name, path))
+
+
+def _of_stage(name: str, architecture: str, task_type: str, hub: Hub) -> Checkpoint:
+    facts = next((facts for facts in all_facts() if architecture in facts.architectures), None)
+    if facts is None:
+        raise SetupError(f"no model answers to {architecture}", hint="install the package that brings it")
+    if name in facts.builtin:
+        return Checkpoint(name=name, facts=facts, path=facts.builtin[name], task_type=task_type)
+    path = _path(name)
+    if path is not None and path.is_dir():
+        return Checkpoint(name=path.resolve().name, facts=facts, path=path.resolve(), task_type=task_type)
+    if facts.downloads and is_repository(name) and (path is None or not path.exists()):
+        folder = snapshot(name, _imported(facts.downloads)(task_type, {}), hub)
+        return Checkpoint(name=name.rpartition("/")[2], facts=facts, path=folder, task_type=task_type)
+    raise UnknownModel(
+        name, facts.builtin, hint=f"the stage of {facts.name} needs a model of its own: --stage-N-model DIR"
+    )
 
 
 def admit(request: GenerationRequest, checkpoint: Checkpoint, media: Sequence[MediaFacts] = ()) -> Workload:
@@ -214,7 +250,10 @@ def _hint(name: str, path: Path | None) -> str:
 def _inside() -> Iterator[ModelFacts]:
     for module in pkgutil.iter_modules(omnireel.models.__path__):
         if module.ispkg:
-            yield importlib.import_module(f"omnireel.models.{module.name}.facts").FACTS
+            found: ModelFacts | tuple[ModelFacts, ...] = importlib.import_module(
+                f"omnireel.models.{module.name}.facts"
+            ).FACTS
+            yield from (found,) if isinstance(found, ModelFacts) else found
 
 
 def _outside() -> Iterator[ModelFacts]:

@@ -16,6 +16,7 @@ from omnireel.acceleration import Acceleration
 
 if TYPE_CHECKING:
     from omnireel.attention import AttentionConfig
+    from omnireel.models.topology import Topology
     from omnireel.platforms import Platform
     from omnireel.request import FramesU8, GenerationRequest, MediaFacts, MediaOutput, Workload
 
@@ -39,7 +40,7 @@ class ComponentFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """The declaration that every shared mechanism reads; a model folder's `facts.py` holds it as `FACTS`.
+    """The declaration that every shared mechanism reads; a model folder's `facts.py` holds it as `FACTS`, or several.
 
     architectures: pipeline class names of checkpoints that this model serves, aliases included.
     builtin: checkpoints inside the package, by the name a user types; a value of None needs no files at all.
@@ -48,6 +49,7 @@ class ModelFacts:
     attention_roles: role name -> category of each attention layer.
     partitions: folders of a checkpoint that may hold the pipeline index instead of its root, each with the start-up tasks
     that open it alone; of every other task all of them may be opened.
+    topologies: pipelines of several stages that come with this model, which runs in one of them.
     task_types: words for what a service of this model may be started for; empty where any text will do.
     downloads: "module:function" that gives the file patterns of a repository which a start-up task needs; called with the
     task and the index of the repository's root, empty where it has none. "" for a model that is not downloaded.
@@ -64,6 +66,7 @@ class ModelFacts:
     builtin: Mapping[str, Path | None] = field(default_factory=dict)
     partitions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     task_types: tuple[str, ...] = ()
+    topologies: tuple[Topology, ...] = ()
     downloads: str = ""
 
 

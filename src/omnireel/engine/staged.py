@@ -1,0 +1,382 @@
+"""A pipeline of several stages: one engine a stage, each with its own model, device and line, and requests on their way from one to the next.
+
+A request begins in every stage that reads from it alone, and in each other stage when those that it reads from have ended. It
+fails as a whole with the first stage that fails.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from omnireel.engine.front import Front
+from omnireel.engine.orchestrator import CLOSE_SECONDS, Engine
+from omnireel.engine.result import GenerationResult
+from omnireel.engine.runner import bug
+from omnireel.engine.scheduler import FIRST_GUESS_SECONDS
+from omnireel.engine.ticket import Ticket
+from omnireel.errors import Cancelled, DeadlineExceeded, EngineError, InvalidRequest, OmniReelError, QueueFull
+from omnireel.observe.metrics import Metrics
+from omnireel.request import MediaOutput, OutputSpec, StepEvent
+
+if TYPE_CHECKING:
+    from omnireel.config import ResolvedConfig
+    from omnireel.engine.ticket import OnEvent
+    from omnireel.models.protocol import Checkpoint
+    from omnireel.models.topology import StageFacts
+    from omnireel.observe.profile import PartProfile
+    from omnireel.request import GenerationRequest, Workload
+
+    InputProcessor: TypeAlias = Callable[[GenerationRequest, Mapping[int, MediaOutput]], GenerationRequest]
+
+logger = logging.getLogger(__name__)
+
+_CLOSED = "the engine is closed"
+_UNBOUNDED = 2**31
+"""The line before a stage: what may be in the pipeline is bounded at its door, and nothing is turned away further in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stage:
+    """One stage. asked: what it is asked, of the user's request and the outputs that it reads."""
+
+    number: int
+    facts: StageFacts
+    engine: Engine
+    asked: InputProcessor
+
+
+def make_engine(config: ResolvedConfig) -> Engine | StagedEngine:
+    """The engine of a config: that of its model, or one that drives several stages.
+
+    Raises:
+        ClientError, SetupError: a model or a device of the config is not there.
+    """
+    return Engine(config) if len(config.stages) == 1 else StagedEngine(config)
+
+
+class StagedEngine:
+    """A pipeline, served as `Engine` serves a model. Safe to use from any thread.
+
+    What a user sees of a result is that of the main stage, the last of which something leaves; what leaves others is beside it.
+    """
+
+    def __init__(self, config: ResolvedConfig) -> None:
+        self._config = config
+        self._stages = tuple(_stage(config, number) for number in range(len(config.stages)))
+        self._main = next(stage for stage in reversed(self._stages) if stage.facts.final_output)
+        self.metrics = Metrics()
+        self.metrics.watch(
+            waiting=lambda: max(0, len(self._live) - len(self._stages)),
+            running=lambda: min(len(self._live), len(self._stages)),
+        )
+        self._room = config.run.max_queue + len(self._stages)
+        self._live: dict[str, _Journey] = {}
+        self._lock = threading.Lock()
+        self._start_lock = threading.Lock()
+        self._handover = Front()
+        self._is_started = self._is_closed = False
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The model of the main stage."""
+        return self._main.engine.checkpoint
+
+    @property
+    def weights_digest(self) -> str:
+        """See `Pipeline.weights_digest`; of the main stage, known once started."""
+        return self._main.engine.weights_digest
+
+    @property
+    def is_started(self) -> bool:
+        """Whether every stage is loaded and requests run."""
+        return self._is_started
+
+    def start(self) -> None:
+        """Loads every stage; see `Engine.start`."""
+        with self._start_lock:
+            if self._is_closed:
+                raise EngineError(_CLOSED, hint="start another one")
+            if self._is_started:
+                return
+            try:
+                for stage in self._stages:
+                    stage.engine.start()
+            except BaseException:
+                for stage in self._stages:
+                    stage.engine.close()
+                raise
+            self._handover.start()
+            atexit.register(self.close)
+            self._is_started = True
+
+    def admit(self, request: GenerationRequest) -> Workload:
+        """The request after the rules of every stage, as far as they can be asked before the first has ended.
+
+        Raises:
+            InvalidRequest: naming the field, the value and what is allowed.
+        """
+        return self._admitted(request)[self._main.number]
+
+    def submit(self, request: GenerationRequest, on_event: OnEvent) -> Ticket:
+        """Sends a request on its way; see `Engine.submit`. Step events count over all stages.
+
+        Raises:
+            ClientError: the request is not allowed, its id is that of one under way, or the pipeline is full.
+            EngineError: the engine is closed.
+        """
+        workloads = self._admitted(request)
+        main = workloads[self._main.number]
+        # Every stage draws from the one seed that the user is told.
+        request = replace(request, sampling=replace(request.sampling, seed=main.seed))
+        timeout = self._config.run.timeout_seconds if request.timeout_seconds is None else request.timeout_seconds
+        ticket = Ticket(main, partial(self._deliver, on_event, main), timeout_seconds=timeout)
+        journey = _Journey(request, ticket, self._stages, self._main, [work.num_steps for work in workloads], self._put)
+        with self._lock:
+            if self._is_closed:
+                raise EngineError(_CLOSED, hint="start another one")
+            if ticket.request_id in self._live:
+                raise InvalidRequest("request_id", ticket.request_id, "a request with this id is under way")
+            if len(self._live) >= self._room:
+                self.metrics.refused(status=QueueFull.code, task=main.task)
+                raise QueueFull(len(self._live), FIRST_GUESS_SECONDS)
+            self._live[ticket.request_id] = journey
+        try:
+            journey.begin()
+        except OmniReelError as error:
+            with self._lock:
+                self._live.pop(ticket.request_id, None)
+            self.metrics.refused(status=error.code, task=main.task)
+            raise
+        return ticket
+
+    def cancel(self, request_id: str) -> None:
+        """Gives a request up in whatever stage it is; unknown and finished ones are ignored."""
+        with self._lock:
+            journey = self._live.get(request_id)
+        if journey is not None:
+            journey.ticket.cancel()
+
+    def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
+        """Cancels everything and gives the models' memory back; see `Engine.close`."""
+        if self._handover.is_current_thread:
+            raise EngineError("a listener cannot close the engine", hint="close it from the thread that made it")
+        with self._lock:
+            was_closed, self._is_closed = self._is_closed, True
+            live = list(self._live.values())
+        if was_closed:
+            return
+        for journey in live:
+            journey.ticket.cancel()
+        until = time.monotonic() + timeout_seconds
+        for stage in self._stages:
+            stage.engine.close(max(0.0, until - time.monotonic()))
+        if self._is_started:
+            self._handover.stop()
+            self._handover.join(max(0.1, until - time.monotonic()))
+        for journey in live:
+            journey.ticket.finish(Cancelled(journey.ticket.request_id, _CLOSED))
+        atexit.unregister(self.close)
+
+    def _admitted(self, request: GenerationRequest) -> list[Workload]:
+        return [
+            stage.engine.admit(_for_stage(stage, request, {}, is_main=stage is self._main)) for stage in self._stages
+        ]
+
+    def _put(self, job: Callable[[], None]) -> None:
+        self._handover.put(job)
+
+    def _deliver(
+        self, on_event: OnEvent, workload: Workload, event: StepEvent | GenerationResult | OmniReelError
+    ) -> None:
+        if isinstance(event, StepEvent):
+            self.metrics.step(event.seconds)
+        else:
+            with self._lock:
+                journey = self._live.pop(workload.request_id, None)
+            seconds = 0.0 if journey is None else time.monotonic() - journey.ticket.queued_at
+            status = event.code if isinstance(event, OmniReelError) else "ok"
+            self.metrics.ended(status=status, task=workload.task, seconds=seconds)
+            if isinstance(event, GenerationResult):
+                made = 0.0 if event.frames is None else workload.num_frames / workload.fps
+                self.metrics.made(event.stage_durations, clip_seconds=made, counts={})
+        on_event(event)
+
+
+class _Journey:
+    """One request on its way through the stages.
+
+    Args:
+        ticket: the user's; every stage has one of its own.
+        planned: steps of each stage, as far as is known before it runs.
+        later: runs a job beside the engines' threads, which must not wait for each other.
+    """
+
+    def __init__(
+        self,
+        request: GenerationRequest,
+        ticket: Ticket,
+        stages: tuple[_Stage, ...],
+        main: _Stage,
+        planned: list[int],
+        later: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self.ticket = ticket
+        self._request = request
+        self._stages = stages
+        self._main = main
+        self._later = later
+        self._planned = planned
+        self._done = [0] * len(stages)
+        self._begun: set[int] = set()
+        self._results: dict[int, GenerationResult] = {}
+        self._inner: dict[int, Ticket] = {}
+        self._lock = threading.Lock()
+
+    def begin(self) -> None:
+        """Submits the request to the stages that read from it alone.
+
+        Raises:
+            OmniReelError: a stage does not take it; nothing of it is under way then.
+        """
+        self.ticket.withdraw = self._withdraw
+        for stage in self._ready():
+            try:
+                self._submit(stage)
+            except OmniReelError:
+                self._stop()
+                raise
+
+    def _ready(self) -> list[_Stage]:
+        """Stages that can begin now, each only once."""
+        with self._lock:
+            found = [
+                stage
+                for stage in self._stages
+                if stage.number not in self._begun and all(source in self._results for source in stage.facts.inputs)
+            ]
+            self._begun |= {stage.number for stage in found}
+        return found
+
+    def _submit(self, stage: _Stage) -> None:
+        if self.ticket.is_finished:
+            # Another stage has failed.
+            return
+        name = stage.facts.name
+        self.ticket.check(f"before stage {name}")
+        outputs = {source: self._results[source].output for source in stage.facts.inputs}
+        asked = _for_stage(stage, self._request, outputs, is_main=stage is self._main)
+        deadline = self.ticket.deadline
+        left = None if deadline is None else max(0.001, deadline - time.monotonic())
+        inner = stage.engine.submit(replace(asked, timeout_seconds=left), partial(self._heard, stage))
+        with self._lock:
+            self._inner[stage.number] = inner
+        if self.ticket.is_cancelled or self.ticket.is_finished:
+            inner.cancel()
+
+    def _heard(self, stage: _Stage, event: StepEvent | GenerationResult | OmniReelError) -> None:
+        """What a stage's engine tells, on its threads."""
+        if isinstance(event, StepEvent):
+            self.ticket.emit(self._counted(stage, event))
+        elif isinstance(event, GenerationResult):
+            self._later(partial(self._ended, stage, event))
+        else:
+            self._fail(stage, event)
+
+    def _counted(self, stage: _Stage, event: StepEvent) -> StepEvent:
+        """The event with its place among the steps of all stages."""
+        with self._lock:
+            self._planned[stage.number] = event.total
+            self._done[stage.number] = event.index
+            return replace(event, stage=stage.facts.name, index=sum(self._done), total=sum(self._planned))
+
+    def _ended(self, stage: _Stage, result: GenerationResult) -> None:
+        """Hands what a stage made to those that wait for it, or ends the journey; on the hand-over's thread."""
+        with self._lock:
+            self._results[stage.number] = result
+            self._inner.pop(stage.number, None)
+            self._done[stage.number] = self._planned[stage.number]
+            is_last = len(self._results) == len(self._stages)
+        if is_last:
+            self.ticket.finish(self._whole())
+            return
+        for follower in self._ready():
+            try:
+                self._submit(follower)
+            except OmniReelError as error:
+                self._fail(follower, error)
+                return
+            except Exception as error:
+                logger.exception("request %s failed before stage %s", self.ticket.request_id, follower.facts.name)
+                self._fail(follower, bug(self.ticket.request_id, f"the input of stage {follower.facts.name}", error))
+                return
+
+    def _whole(self) -> GenerationResult:
+        """The main stage's result, with what all of them took."""
+        durations: dict[str, float] = {}
+        profile: dict[str, PartProfile] = {}
+        for stage in self._stages:
+            result = self._results[stage.number]
+            prefix = "" if stage is self._main else f"{stage.facts.name}."
+            durations |= {prefix + name: seconds for name, seconds in result.stage_durations.items()}
+            profile |= {prefix + name: part for name, part in result.profile.items()}
+        others = [stage for stage in self._stages if stage.facts.final_output and stage is not self._main]
+        main = self._results[self._main.number]
+        return replace(
+            main,
+            # What was handed over is not in a recipe, so nothing could be made again of it.
+            recipe=None if main.workload.tensors else main.recipe,
+            stage_durations=durations,
+            profile=profile,
+            peak_memory_mb=max(result.peak_memory_mb for result in self._results.values()),
+            outputs={stage.facts.name: self._results[stage.number].output for stage in others},
+        )
+
+    def _fail(self, stage: _Stage, error: OmniReelError) -> None:
+        if isinstance(error, DeadlineExceeded):
+            # The stage knows only what was left of the time for it.
+            where = f"{error.details['where']}, stage {stage.facts.name}"
+            error = DeadlineExceeded(self.ticket.request_id, self.ticket.timeout_seconds or 0.0, where)
+        self.ticket.finish(error)
+        self._stop()
+
+    def _withdraw(self, _: Ticket) -> None:
+        self._stop()
+
+    def _stop(self) -> None:
+        with self._lock:
+            under_way = list(self._inner.values())
+        for inner in under_way:
+            inner.cancel()
+
+
+def _stage(config: ResolvedConfig, number: int) -> _Stage:
+    own = config.of_stage(number)
+    engine = Engine(replace(own, run=replace(own.run, max_queue=_UNBOUNDED, timeout_seconds=None)))
+    facts = config.stages[number].facts
+    return _Stage(number=number, facts=facts, engine=engine, asked=_processor(facts.input_processor))
+
+
+def _processor(place: str) -> InputProcessor:
+    if not place:
+        return lambda request, outputs: request
+    module, _, name = place.partition(":")
+    found: InputProcessor = getattr(importlib.import_module(module), name)
+    return found
+
+
+def _for_stage(
+    stage: _Stage, request: GenerationRequest, outputs: Mapping[int, MediaOutput], *, is_main: bool
+) -> GenerationRequest:
+    """What a stage is asked; where the clip goes is for the main stage alone."""
+    asked = stage.asked(request, outputs)
+    if not is_main:
+        return replace(asked, output=OutputSpec())
+    return replace(asked, output=replace(asked.output, recipe=False)) if asked.tensors else asked

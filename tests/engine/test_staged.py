@@ -1,0 +1,250 @@
+"""Pipelines of several stages: what is handed on, and one end for every request whatever happens in whichever stage."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support.engines import Heard
+from tests.support.language_model import write_language_model
+
+from omnireel.config import resolve
+from omnireel.engine.orchestrator import Engine
+from omnireel.engine.staged import StagedEngine, make_engine
+from omnireel.errors import Cancelled, DeadlineExceeded, EngineError, InvalidRequest, QueueFull
+from omnireel.models.discover import topology_of
+from omnireel.request import DiffusionSamplingParams, GenerationRequest, OutputSpec
+
+
+def engine_of(**flags) -> StagedEngine:
+    made = make_engine(resolve({"pipeline": "toy_story", "device": "cpu", **flags}, {}, topology=topology_of))
+    assert isinstance(made, StagedEngine)
+    return made
+
+
+def asked(prompt="a kite", *, timeout_seconds=None, output=None, request_id=None, **values):
+    sampling = DiffusionSamplingParams(**{"height": 16, "width": 16, "num_frames": 3, "seed": 1, **values})
+    more = {} if request_id is None else {"request_id": request_id}
+    return GenerationRequest(
+        prompt=prompt, sampling=sampling, timeout_seconds=timeout_seconds, output=output or OutputSpec(), **more
+    )
+
+
+def submitted(engine, *args, **values) -> Heard:
+    heard = Heard()
+    heard.ticket = engine.submit(asked(*args, **values), heard)
+    return heard
+
+
+@pytest.fixture(scope="module")
+def engine():
+    made = engine_of()
+    made.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def start():
+    engines = []
+
+    def started(**flags):
+        engines.append(engine_of(**flags))
+        engines[-1].start()
+        return engines[-1]
+
+    yield started
+    for made in engines:
+        made.close()
+
+
+def test_one_stage_needs_no_pipeline():
+    assert isinstance(make_engine(resolve({"model": "toy", "device": "cpu"}, {}, topology=topology_of)), Engine)
+
+
+def test_a_clip_is_made_by_three_stages(engine):
+    heard = submitted(engine)
+    result: Any = heard.result()
+    # The same by hand: words, then colours, then frames.
+    words = _words("a kite", 1)
+    levels, level = [], np.full(3, 0.5)
+    for word in words:
+        level = np.mod(0.5 * level + word * np.array([1.0, 2.0, 3.0]), 1.0)
+        levels.append(np.rint(255 * level))
+    assert result.frames.shape == (3, 16, 16, 3)
+    assert np.array_equal(result.frames[:, 0, 0], np.array(levels[:3]))
+    assert {"words.denoise", "levels.denoise", "denoise"} <= result.stage_durations.keys()
+    assert [(event.stage, event.index, event.total) for event in heard.steps] == [
+        (stage, 6 * number + k, 18) for number, stage in enumerate(("words", "levels", "scene")) for k in range(1, 7)
+    ]
+
+
+def _words(prompt, seed):
+    digests = (hashlib.sha256(f"{prompt} {seed} {k}".encode()).digest() for k in range(6))
+    return [int.from_bytes(digest[:4], "little") / 2**32 for digest in digests]
+
+
+def test_every_stage_draws_from_the_seed_that_is_told(engine):
+    drawn: Any = submitted(engine, seed=None).result()
+    again: Any = submitted(engine, seed=drawn.seed).result()
+    assert np.array_equal(drawn.frames, again.frames)
+
+
+def test_the_main_stage_writes_the_file(engine, tmp_path):
+    result: Any = submitted(engine, output=OutputSpec(path=tmp_path / "a.mp4")).result()
+    assert result.encoded.path.is_file()
+    assert [path.name for path in tmp_path.iterdir()] == ["a.mp4"]
+    assert result.recipe is None
+
+
+def test_many_at_once_are_each_their_own(engine):
+    prompts = [f"kite {k}" for k in range(12)]
+    heard = [submitted(engine, prompt) for prompt in prompts]
+    for prompt, one in zip(prompts, heard, strict=True):
+        first = np.mod(0.25 + _words(prompt, 1)[0] * np.array([1.0, 2.0, 3.0]), 1.0)
+        made: Any = one.result()
+        assert np.array_equal(made.frames[0, 0, 0], np.rint(255 * first))
+
+
+@pytest.mark.parametrize("stage", ["words", "levels", "scene"])
+def test_a_failure_in_any_stage_ends_that_request_and_no_other(engine, stage):
+    bad, good = submitted(engine, extra_args={stage: {"fail": 2}}), submitted(engine)
+    assert isinstance(bad.error(), EngineError)
+    good.result()
+    assert len(bad.finals) == 1
+
+
+@pytest.mark.parametrize("stage", ["words", "levels", "scene"])
+def test_a_request_is_given_up_in_any_stage(engine, stage):
+    heard = submitted(engine, extra_args={"num_words": 200, stage: {"step_seconds": 0.05}})
+    _until(lambda: any(event.stage == stage for event in heard.steps))
+    engine.cancel(heard.ticket.request_id)
+    assert isinstance(heard.error(), Cancelled)
+    submitted(engine).result()
+    assert len(heard.finals) == 1
+
+
+def test_time_is_that_of_all_stages_together(engine):
+    slow = {"words": {"step_seconds": 0.02}, "levels": {"step_seconds": 0.02}, "scene": {"step_seconds": 0.2}}
+    error = submitted(engine, extra_args=slow, timeout_seconds=0.5).error()
+    assert isinstance(error, DeadlineExceeded)
+    assert "0.5 s" in error.message
+    assert "stage scene" in error.message
+
+
+def test_what_any_stage_refuses_is_refused_before_the_first_begins(engine):
+    with pytest.raises(InvalidRequest, match=r"^extra_args\.scene\.fail"):
+        submitted(engine, extra_args={"scene": {"fail": -1}})
+    with pytest.raises(InvalidRequest, match=r"^height"):
+        engine.admit(asked(height=7))
+
+
+def test_an_id_under_way_and_a_full_pipeline_are_refused(start):
+    engine = start(max_queue=1)
+    held = {"words": {"step_seconds": 0.3}}
+    first = [submitted(engine, request_id=f"r{k}", extra_args=held) for k in range(2)]
+    with pytest.raises(InvalidRequest, match="under way"):
+        submitted(engine, request_id="r0")
+    more = [submitted(engine, request_id=f"r{k}", extra_args=held) for k in (2, 3)]
+    with pytest.raises(QueueFull):
+        submitted(engine)
+    for heard in (*first, *more):
+        heard.ticket.cancel()
+        heard.error()
+
+
+def test_closing_ends_everything_wherever_it_is(start):
+    engine = start()
+    heard = [submitted(engine, extra_args={stage: {"step_seconds": 0.05}}) for stage in ("words", "levels", "scene")]
+    _until(lambda: all(one.steps for one in heard[:1]))
+    engine.close()
+    assert all(isinstance(one.error(), Cancelled) for one in heard)
+    with pytest.raises(EngineError, match="closed"):
+        submitted(engine)
+    engine.close()
+
+
+def test_a_stage_that_cannot_be_loaded_ends_the_start(tmp_path):
+    engine = make_engine(
+        resolve(
+            {"pipeline": "prompt_rewrite", "model": "toy", "stage_0_model": str(tmp_path), "device": "cpu"},
+            {},
+            topology=topology_of,
+        )
+    )
+    with pytest.raises(Exception, match=r"config\.json"):
+        engine.start()
+    with pytest.raises(EngineError, match="closed"):
+        engine.start()
+
+
+def test_figures_are_those_of_the_pipeline(start):
+    engine = start()
+    submitted(engine).result()
+    submitted(engine, extra_args={"levels": {"fail": 1}}).error()
+    text = engine.metrics.text()
+    assert 'omnireel_requests_total{status="ok",task="t2va"} 1.0' in text
+    assert 'omnireel_requests_total{status="engine_error",task="t2va"} 1.0' in text
+    assert 'omnireel_stage_seconds_count{stage="levels.denoise"} 1.0' in text
+
+
+def test_a_mistake_in_a_hand_over_is_a_bug_of_that_request(engine, monkeypatch):
+    stage = engine._stages[1]
+
+    def odd(request, outputs):
+        if outputs:
+            raise ZeroDivisionError
+        return request
+
+    monkeypatch.setattr(engine, "_stages", (engine._stages[0], replace(stage, asked=odd), engine._stages[2]))
+    error = submitted(engine).error()
+    assert error.details["bug"]
+    assert "the input of stage levels" in error.message
+
+
+@pytest.fixture(scope="module")
+def rewriting(tmp_path_factory):
+    folder = write_language_model(tmp_path_factory.mktemp("lm") / "tiny")
+    path = folder.parent / "deploy.yaml"
+    path.write_text(
+        f"pipeline: prompt_rewrite\nmodel: mini-h3\ndevice: cpu\nstages:\n- {{name: rewrite, model: {folder}}}\n"
+    )
+    made = make_engine(resolve({"deploy_config": Path(path)}, {}, topology=topology_of))
+    made.start()
+    yield made
+    made.close()
+
+
+def test_a_language_model_rewrites_the_prompt_of_h3(rewriting):
+    heard = Heard()
+    sampling = DiffusionSamplingParams(
+        num_frames=96, num_inference_steps=2, seed=5, height=64, width=64, extra_args={"rewrite": {"max_new_tokens": 9}}
+    )
+    rewriting.submit(GenerationRequest(prompt="a red ball", sampling=sampling), heard)
+    result: Any = heard._last.get(timeout=100)
+    text = result.outputs["rewrite"].text
+    assert text
+    assert text != "a red ball"
+    assert result.workload.prompt == result.recipe.prompt == text
+    assert result.recipe.model == "mini-h3"
+    assert [event.stage for event in heard.steps] == ["rewrite"] * 9 + ["generate"]
+    # H3 alone makes the same clip of these words.
+    alone = rewriting._main.engine
+    plain = DiffusionSamplingParams(num_frames=96, num_inference_steps=2, seed=5, height=64, width=64)
+    again = Heard()
+    alone.submit(GenerationRequest(prompt=text, sampling=plain), again)
+    made: Any = again._last.get(timeout=100)
+    assert np.array_equal(made.frames, result.frames)
+
+
+def _until(condition, seconds=10.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        threading.Event().wait(0.01)
