@@ -19,6 +19,7 @@ OmniReelError
   EngineError                 neither; retry or restart               HTTP 5xx, exit 4
     OutOfMemory               a request did not fit                   503
     DeadlineExceeded          a request ran past its time             504
+    WorkerDied                the process of the model died or hung   503
     NonFinite                 a tensor holds what is no number        500
     NotReproduced             the same recipe gave other frames       500
 
@@ -282,6 +283,22 @@ class DeadlineExceeded(EngineError):
             f"request {request_id} ran past its {timeout_seconds:g} s ({where})",
             hint="give it more time, fewer steps or a smaller size",
             details={"request_id": request_id, "timeout_seconds": timeout_seconds, "where": where},
+        )
+
+
+class WorkerDied(EngineError):
+    """The process that holds the model died or hung. `last_lines` are the last that it wrote."""
+
+    code = "worker_died"
+    http_status = 503
+
+    def __init__(self, worker: str, how: str, last_lines: Iterable[str] = (), *, hint: str = "") -> None:
+        lines = list(last_lines)
+        said = f"; its last lines: {' | '.join(lines[-3:])}" if lines else ""
+        super().__init__(
+            f"worker {worker} {how}{said}",
+            hint=hint or "send the request again; the worker is started anew",
+            details={"worker": worker, "how": how, "last_lines": lines},
         )
 
 

@@ -194,6 +194,7 @@ class GenerationRequest:
     """One thing asked for, as the user said it; nothing is checked against a model yet.
 
     tensors: named arrays of the stages before, in a pipeline of several; never a user's.
+    priority: requests of a lower number run first, those of an equal one in order of arrival.
     """
 
     prompt: str
@@ -202,6 +203,7 @@ class GenerationRequest:
     output: OutputSpec = field(default_factory=OutputSpec)
     timeout_seconds: float | None = None
     tensors: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    priority: int = 0
     request_id: str = field(default_factory=new_request_id)
 
 

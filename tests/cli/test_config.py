@@ -130,7 +130,7 @@ def test_a_part_needs_its_value(omnireel, flag):
         (["--dlo-no-use-allgather"], "dlo_use_allgather = False"),
         (["--cache-config.rel_l1_thresh", "0.2"], "this version has no step caches"),
         (["--quantization", "fp8"], "this version has no quantisation"),
-        (["--stage-0-max-num-seqs", "2"], "stage flag --stage-0-max-num-seqs"),
+        (["--stage-0-streaming-output"], "stage flag --stage-0-streaming-output"),
         (["--stage-1-dtype", "auto"], "diffusion has stage 0 alone"),
         (["--stage-0-max-model-len", "9"], "stage 0 (diffusion) does not have max_model_len"),
         (["--diffusion-attention-backend", "A", "--diffusion-attention-config.default", "B"], "both name the default"),

@@ -145,7 +145,7 @@ def test_the_profile_is_told_to_programs_and_people(omnireel):
     profile = json.loads(omnireel(*TOY, flag, "--json").out)["profile"]
     assert profile["denoise"].keys() == {"seconds", "calls", "peak_memory_mb"}
     ended = omnireel(*TOY, flag)
-    assert re.search(r"^denoise: \d\.\d+ s in 1, peak \d+ MiB$", ended.err, re.MULTILINE)
+    assert re.search(r"^denoise: \d\.\d+ s in 4, peak \d+ MiB$", ended.err, re.MULTILINE)
 
 
 def test_the_log_can_be_json_lines(omnireel):

@@ -315,14 +315,14 @@ def test_rules_of_the_platform_and_the_stage_type():
     assert [stage.language.attention_backend for stage in explicit.stages] == ["X", "TRITON_ATTN", None]
     cuda = merge({}, {}, topology=pipeline(needs_media=True), platform="cuda")
     assert [stage.language.attention_backend for stage in cuda.stages] == [None, None, None]
-    assert [stage.batch.async_scheduling for stage in cuda.stages] == [True, None, None]
+    assert [stage.tokens.async_scheduling for stage in cuda.stages] == [True, None, None]
     assert [stage.memory.disable_hybrid_kv_cache_manager for stage in cuda.stages] == [None, True, None]
     assert [stage.memory.enable_prefix_caching for stage in cuda.stages] == [None, False, None]
     assert [stage.load.skip_mm_profiling for stage in cuda.stages] == [None, True, None]
 
 
 def test_a_rule_asks_for_nothing_so_it_is_no_feature_that_is_missing():
-    assert resolve({}, {}, topology=pipeline(), platform="rocm").stages[0].batch.async_scheduling
+    assert resolve({}, {}, topology=pipeline(), platform="rocm").stages[0].tokens.async_scheduling
 
 
 def test_a_batch_must_hold_its_requests_where_both_are_said():

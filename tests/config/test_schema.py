@@ -15,9 +15,9 @@ TYPES = {"string": str, "integer": int, "number": float, "boolean": bool, "objec
 def test_its_keys_are_the_settings_that_can_be_set():
     aliases = {alias for item in engine_settings().values() for alias in item.aliases}
     wide = set(SCHEMA["properties"]) - {"stages"}
-    assert wide == set(engine_settings()) - OF_THE_COMMAND | aliases
+    assert wide == set(engine_settings()) - OF_THE_COMMAND | aliases | {"parallel_config"}
     stage = set(SCHEMA["properties"]["stages"]["items"]["properties"]) - {"stage_id", "name", "engine_extras"}
-    assert stage == {name for name in engine_settings() if owners()[name]} | aliases
+    assert stage == {name for name in engine_settings() if owners()[name]} | aliases | {"parallel_config"}
 
 
 @pytest.mark.parametrize("name", [name for name in engine_settings() if name not in OF_THE_COMMAND])

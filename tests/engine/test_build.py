@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from omnireel.config import resolve
-from omnireel.engine.build import build_context, engine_facts
+from omnireel.engine.build import build_context, engine_facts, worker_specs
+from omnireel.engine.message import Kind, StageMessage, from_parts, to_parts
 from omnireel.errors import BadSetting, UnknownModel
 
 
@@ -30,8 +31,7 @@ def test_what_is_not_there_is_told(flags, error):
 
 def test_facts_of_the_engine_go_by_the_names_of_settings():
     chosen = config(diffusion_attention_backend="TORCH_SDPA")
-    context, index = build_context(chosen)
-    facts = engine_facts(chosen, context, index)
+    facts = engine_facts(worker_specs(chosen)[0])
     assert facts["device_name"]
     assert (facts["device"], facts["dtype"], facts["diffusion_attention_backend"]) == ("cpu", "float32", "TORCH_SDPA")
     assert facts["num_threads"] >= 1
@@ -40,6 +40,21 @@ def test_facts_of_the_engine_go_by_the_names_of_settings():
 def test_a_recipe_remembers_attention_by_role_where_it_was_chosen():
     by_role = {"per_role": {"self": "torch_sdpa"}}
     chosen, plain = config(diffusion_attention_config=by_role), config()
-    context, index = build_context(chosen)
-    assert engine_facts(chosen, context, index)["diffusion_attention_config"] == by_role
-    assert "diffusion_attention_config" not in engine_facts(plain, context, index)
+    assert engine_facts(worker_specs(chosen)[0])["diffusion_attention_config"] == by_role
+    assert "diffusion_attention_config" not in engine_facts(worker_specs(plain)[0])
+
+
+def test_a_replica_is_made_of_plain_data_that_can_be_sent():
+    (spec,) = worker_specs(config(num_threads=2, max_num_seqs=3))
+    assert (spec.num_threads, spec.max_batch, spec.log_level) == (2, 3, "warning")
+    message = StageMessage(kind=Kind.LOAD, body=spec)
+    assert from_parts(*to_parts(message)).body == spec
+
+
+def test_replicas_share_a_processor():
+    assert [spec.context.device for spec in worker_specs(config(num_replicas=2))] == ["cpu", "cpu"]
+
+
+def test_a_batch_that_the_model_does_not_take_is_refused():
+    with pytest.raises(BadSetting, match=r"max_num_seqs = 2.*takes 1"):
+        worker_specs(config(model="mini-h3", max_num_seqs=2))

@@ -285,7 +285,7 @@ def test_closing_gives_up_on_a_step_that_takes_too_long(start, held, caplog):
     assert isinstance(heard.error(), Cancelled)
     assert "goes on" in caplog.text
     held.free()
-    engine._thread.join(10)
+    engine._lanes[0].thread.join(10)
     engine._front.join(10)
     assert len(heard.finals) == 1
 
@@ -378,7 +378,7 @@ def test_when_the_engines_thread_dies_every_request_is_told(start, held, monkeyp
         assert one.ticket.request_id in error.message
         assert len(one.finals) == 1
     assert "the engine's thread died" in caplog.text
-    engine._thread.join(10)
+    engine._lanes[0].thread.join(10)
     with pytest.raises(EngineError, match="stopped on a bug"):
         submitted(engine)
 

@@ -10,7 +10,7 @@ import weakref
 from dataclasses import replace
 
 import pytest
-from tests.support.engines import Heard, ticket
+from tests.support.engines import Heard, TakingFeed, ticket
 
 from omnireel.engine.runner import Runner
 from omnireel.errors import Cancelled, DeadlineExceeded, EngineError, InvalidRequest, OutOfMemory
@@ -27,7 +27,10 @@ def nothing() -> None:
 
 
 def run(one, pipeline=None, platform=CPU, between=nothing):
-    return Runner(pipeline or ToyPipeline(), platform).run(one, between)
+    """What one request came to; raised where it is an error."""
+    feed = TakingFeed(between)
+    Runner(pipeline or ToyPipeline(), platform).run([one], feed)
+    return feed.outcome(one)
 
 
 def with_previews(one, every):

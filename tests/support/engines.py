@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from omnireel.config import resolve
 from omnireel.engine.orchestrator import Engine
 from omnireel.engine.result import GenerationResult
+from omnireel.engine.runner import RunReport
 from omnireel.engine.ticket import Ticket
 from omnireel.errors import OmniReelError
 from omnireel.models.discover import admit, find_checkpoint
@@ -64,6 +65,7 @@ class HeldToy(ToyPipeline):
     """A toy that says when a step begins and takes it when it is let."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.begun: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._leave = threading.Semaphore(0)
         self._is_free = False
@@ -87,6 +89,38 @@ class HeldToy(ToyPipeline):
         """Lets all steps happen from now on."""
         self._is_free = True
         self._leave.release(1000)
+
+
+class TakingFeed:
+    """A feed that keeps what requests came to. `later` are requests that join when they are asked for."""
+
+    def __init__(self, between: Callable[[], None] = lambda: None, later: Sequence[Ticket] = ()) -> None:
+        self.outcomes: dict[str, RunReport | OmniReelError] = {}
+        self.rooms: list[int] = []
+        self._between = between
+        self._later = list(later)
+
+    def pause(self) -> None:
+        """Calls what was given."""
+        self._between()
+
+    def join(self, key: tuple[Any, ...], room: int) -> list[Ticket]:
+        """Hands over who waits, as far as there is room."""
+        self.rooms.append(room)
+        joined, self._later = self._later[:room], self._later[room:]
+        return joined
+
+    def done(self, ticket: Ticket, outcome: RunReport | OmniReelError) -> None:
+        """Keeps it."""
+        assert ticket.request_id not in self.outcomes
+        self.outcomes[ticket.request_id] = outcome
+
+    def outcome(self, ticket: Ticket) -> RunReport:
+        """The report of a request; its error is raised."""
+        outcome = self.outcomes[ticket.request_id]
+        if isinstance(outcome, OmniReelError):
+            raise outcome
+        return outcome
 
 
 def engine_of(**flags: Any) -> Engine:

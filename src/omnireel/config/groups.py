@@ -12,7 +12,7 @@ from functools import cache
 from omnireel.acceleration import Acceleration
 from omnireel.attention.spec import AttentionConfig
 from omnireel.config import planned
-from omnireel.config.spec import AccelerationSpec, AttentionFlags, ModelSpec, RunSpec
+from omnireel.config.spec import AccelerationSpec, AttentionFlags, BatchSpec, ModelSpec, ProcessSpec, RunSpec
 from omnireel.config.stages import StagesSpec
 from omnireel.config.values import Setting, settings_of
 from omnireel.models.topology import ExecutionType
@@ -33,10 +33,12 @@ class Specs:
     acceleration_flags: AccelerationSpec
     run: RunSpec
     stages_flags: StagesSpec
+    batch: BatchSpec
+    process: ProcessSpec
     language: planned.LanguageSpec
     load: planned.LoadSpec
     memory: planned.MemorySpec
-    batch: planned.BatchSpec
+    tokens: planned.TokenSpec
     handover: planned.HandoverSpec
     placement: planned.PlacementSpec
     parallel: planned.ParallelSpec
@@ -66,10 +68,12 @@ GROUPS: Mapping[str, Group] = {
     "acceleration_flags": Group(spec=AccelerationSpec, title="speed", owners=_DIFFUSION),
     "run": Group(spec=RunSpec, title="running"),
     "stages_flags": Group(spec=StagesSpec, title="stages"),
+    "batch": Group(spec=BatchSpec, title="batches"),
+    "process": Group(spec=ProcessSpec, title="processes"),
     "language": Group(spec=planned.LanguageSpec, title="language models", owners=_LM),
     "load": Group(spec=planned.LoadSpec, title="loading"),
     "memory": Group(spec=planned.MemorySpec, title="memory of language models", owners=_LM),
-    "batch": Group(spec=planned.BatchSpec, title="batches"),
+    "tokens": Group(spec=planned.TokenSpec, title="tokens"),
     "handover": Group(spec=planned.HandoverSpec, title="hand-over between stages"),
     "placement": Group(spec=planned.PlacementSpec, title="placement"),
     "parallel": Group(spec=planned.ParallelSpec, title="parallelism", section="parallel_config"),

@@ -1,4 +1,4 @@
-"""Settings of features that do not exist yet, or only for stages that no backend runs yet: every field is `pending`.
+"""Settings of features that do not exist yet, or only for stages that no backend runs yet: fields are `pending`.
 
 They have their names, types and owners now, so that scripts of other servers get an answer and topologies can be checked.
 Who builds a feature deletes the mark `pending` and moves the spec beside it.
@@ -15,7 +15,7 @@ from omnireel.request import setting
 _LM = ("ar", "generation")
 _DIFFUSION = ("diffusion",)
 _ENGINE = "a language-model engine"
-_WORKERS = "worker processes"
+_WORKERS = "other classes of workers"
 _STAGES = "pipelines of several stages"
 
 
@@ -108,17 +108,9 @@ class MemorySpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchSpec:
-    """What runs together."""
+class TokenSpec:
+    """What of language models runs together, and what is sent early."""
 
-    max_num_seqs: int | None = setting(
-        None,
-        "requests that run as one batch; a diffusion model's own default is 1",
-        minimum=1,
-        aliases=("max_batch_size",),
-        pending="batches of requests",
-        idle=(1,),
-    )
     max_num_batched_tokens: int | None = setting(
         None, "tokens of one forward pass", minimum=1, stages=_LM, pending=_ENGINE
     )
@@ -127,13 +119,7 @@ class BatchSpec:
     )
     enable_chunked_prefill: bool | None = setting(None, "read long texts in pieces", stages=_LM, pending=_ENGINE)
     async_scheduling: bool | None = setting(None, "plan a step while another runs", stages=_LM, pending=_ENGINE)
-    step_execution: bool = setting(
-        False, "run requests step by step, interleaved", stages=_DIFFUSION, pending="interleaved requests"
-    )
     streaming_output: bool = setting(False, "send parts of a clip early", stages=_DIFFUSION, pending="streamed clips")
-    request_batch_max_wait_ms: float = setting(
-        0.0, "time to wait for a batch to fill", unit="ms", minimum=0, stages=_DIFFUSION, pending="batches of requests"
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,16 +136,11 @@ class HandoverSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementSpec:
-    """Which processes run a stage, and where."""
+    """Which classes and variables the processes of a stage have."""
 
-    distributed_executor_backend: str | None = setting(
-        None, "how a stage's ranks are run", pending=_WORKERS, idle=("uni",)
-    )
     worker_cls: str | None = setting(None, "class of the workers", metavar="module:class", pending=_WORKERS)
     worker_extension_cls: str | None = setting(None, "class that workers also are", stages=_DIFFUSION, pending=_WORKERS)
-    devices: str | None = setting(None, "devices of a stage, such as 0,1", pending=_WORKERS)
-    num_replicas: int = setting(1, "copies of a stage", minimum=1, pending="replicas of a stage")
-    env: Mapping[str, Any] | None = setting(None, "variables of a stage's processes", pending=_WORKERS)
+    env: Mapping[str, Any] | None = setting(None, "variables of a stage's processes", pending="variables of a stage")
     enable_sleep_mode: bool = setting(False, "let an idle model give its memory back", pending="sleeping models")
     disable_log_stats: bool | None = setting(None, "log no figures of a stage", pending="logged figures", idle=(True,))
 
@@ -169,7 +150,7 @@ class ParallelSpec:
     """Degrees of parallelism. World size = PP x TP x SP x CFG x DP."""
 
     data_parallel_size: int | None = setting(
-        None, "copies that take different requests", minimum=1, idle=(1,), pending="data parallelism"
+        None, "copies that take different requests; each has num_replicas of them", minimum=1, maximum=64
     )
     tensor_parallel_size: int = setting(
         1, "ranks that share each linear layer", minimum=1, pending="tensor parallelism"
@@ -301,7 +282,9 @@ class DiffusionSpec:
     )
     engine_backend: str = setting("default", "engine of the stage", pending="another engine")
     diffusion_model_runner_cls: str | None = setting(None, "class of the runner", pending="another runner")
-    scheduler_port: int | None = setting(None, "port of the scheduler", minimum=0, maximum=65535, pending=_WORKERS)
+    scheduler_port: int | None = setting(
+        None, "port of the scheduler", minimum=0, maximum=65535, pending="a scheduler of its own"
+    )
     enable_session_state_manager: bool = setting(False, "keep tensors of sessions", pending="sessions")
     supports_mixed_reference_inputs: bool = setting(
         False, "take references of several kinds in one request", pending="this switch"
@@ -327,13 +310,8 @@ class PipelineSpec:
     output_modalities: tuple[str, ...] | None = setting(None, "kinds of output that are made", pending=_STAGES)
     stage_id: int | None = setting(None, "the one stage to run here", minimum=0, pending=_STAGES)
     headless: bool = setting(False, "run a stage without a server", pending=_STAGES)
-    worker_backend: str | None = setting(None, "who starts processes", choices=("mp", "ray"), pending=_WORKERS)
+    worker_backend: str | None = setting(
+        None, "who starts processes", choices=("mp", "ray"), pending="Ray", idle=("mp",)
+    )
     ray_address: str | None = setting(None, "address of a Ray cluster", pending="Ray")
-    stage_init_timeout: float | None = setting(
-        None, "time that one stage may take to start", unit="s", above=0, pending=_WORKERS
-    )
-    init_timeout: float | None = setting(
-        None, "time that all stages may take to start", unit="s", above=0, pending=_WORKERS
-    )
-    batch_timeout: float | None = setting(None, "time that a batch may take", unit="s", above=0, pending=_WORKERS)
     log_stats: bool = setting(False, "log figures now and then", pending="logged figures")

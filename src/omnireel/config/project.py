@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from omnireel.config.resolve import StageConfig
 
 _ORDER = (
-    "diffusion", "offload", "attention_flags", "acceleration_flags", "model", "language", "compilation", "load", "memory", "batch", "run",
-    "placement",
+    "diffusion", "offload", "attention_flags", "acceleration_flags", "model", "language", "compilation", "load", "memory", "batch", "tokens", "run",
+    "process", "placement",
 )  # fmt: skip
 _NOT_FORWARDED = (
     "default_sampling_params",

@@ -41,7 +41,7 @@ def check_values(
 ) -> None:
     """Looks at values that depend on each other; switches async_chunk off in a pipeline of one stage."""
     for stage in stages:
-        tokens, requests = stage.batch.max_num_batched_tokens, stage.batch.max_num_seqs
+        tokens, requests = stage.tokens.max_num_batched_tokens, stage.batch.max_num_seqs
         if tokens is not None and requests is not None and tokens < requests:
             source = str(stage.sources["max_num_batched_tokens"])
             report(BadSetting("max_num_batched_tokens", tokens, source, f"max_num_seqs is {requests}, which is more"))

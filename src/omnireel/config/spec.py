@@ -131,3 +131,56 @@ class RunSpec:
         metavar="JSON",
         stages=(),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSpec:
+    """Which requests run together."""
+
+    max_num_seqs: int | None = setting(
+        None,
+        "requests of one batch key that are stepped as one batch; a diffusion model's own default is 1",
+        minimum=1,
+        maximum=1024,
+        aliases=("max_batch_size",),
+    )
+    step_execution: bool = setting(
+        False, "let requests join and leave a batch between two steps", stages=("diffusion",)
+    )
+    request_batch_max_wait_ms: float = setting(
+        0.0, "longest wait for a batch to fill up (0: none)", unit="ms", minimum=0, stages=("diffusion",)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSpec:
+    """Where copies of the model run, how long they are waited for, and what becomes of one that dies."""
+
+    distributed_executor_backend: str | None = setting(
+        None,
+        "where the model runs: uni in this process, mp in worker processes; when absent uni, and mp for a server or several replicas",
+        choices=("uni", "mp", "ray"),
+    )
+    num_replicas: int = setting(1, "copies of the model, each on a device of its own", minimum=1, maximum=64)
+    devices: str | None = setting(None, "indices of the replicas' devices, such as 0,2", metavar="N,N")
+    stage_init_timeout: float | None = setting(
+        None, "time that a worker may take to load its model", unit="s", above=0, stages=()
+    )
+    init_timeout: float | None = setting(
+        None, "time that all workers together may take to load", unit="s", above=0, stages=()
+    )
+    batch_timeout: float | None = setting(
+        None, "time that a batch may take in a worker, which is killed then", unit="s", above=0, stages=()
+    )
+    step_timeout_seconds: float | None = setting(
+        None, "time that one step or stage may take in a worker, which is killed then", unit="s", above=0, stages=()
+    )
+    worker_timeout_seconds: float = setting(
+        30.0, "time without a sign of life after which a worker is killed", unit="s", minimum=0.1, stages=()
+    )
+    max_worker_deaths: int = setting(
+        5, "deaths of a worker in a row after which it is not started again", minimum=1, maximum=1000, stages=()
+    )
+    rerun_interrupted: bool = setting(
+        False, "run a request once more whose worker died, rather than fail it", stages=()
+    )

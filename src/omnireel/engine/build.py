@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from omnireel.errors import BadSetting, UnsupportedDevice
 from omnireel.models.discover import find_checkpoint
 from omnireel.models.hub import Hub
 from omnireel.models.protocol import BuildContext, Checkpoint
@@ -14,6 +16,7 @@ from omnireel.platforms import find_device
 
 if TYPE_CHECKING:
     from omnireel.config import ResolvedConfig
+    from omnireel.platforms import Platform
 
 
 def build_context(config: ResolvedConfig) -> tuple[BuildContext, int]:
@@ -46,17 +49,84 @@ def build_context(config: ResolvedConfig) -> tuple[BuildContext, int]:
     return context, index
 
 
-def engine_facts(config: ResolvedConfig, context: BuildContext, index: int) -> Mapping[str, Any]:
-    """What of the engine a recipe remembers, by the names of its settings: whatever can move a result by a rounding.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSpec:
+    """All that one replica of a model is made of, as it is sent to a process.
 
-    Called on the thread that computes: torch counts its threads for each one.
+    rank: its number among the replicas; engine: settings that a recipe remembers, by name, to which the worker adds what
+    only it knows; max_batch: requests a step.
     """
+
+    context: BuildContext
+    device_index: int
+    engine: Mapping[str, Any]
+    rank: int = 0
+    num_threads: int | None = None
+    log_level: str = "warning"
+    log_format: str = "text"
+    max_batch: int = 1
+
+
+def worker_specs(config: ResolvedConfig) -> tuple[WorkerSpec, ...]:
+    """What each replica is made of; see `build_context`. Each has a device of its own, but on a CPU.
+
+    Raises:
+        UnsupportedDevice: there are fewer devices than replicas, or not those that were named.
+        BadSetting: the model does not take as many requests a step as are asked for, or the devices are none.
+    """
+    context, first = build_context(config)
+    facts, max_batch = context.checkpoint.facts, config.batch.max_num_seqs or 1
+    if max_batch > facts.max_batch:
+        allowed = f"{facts.name} takes {facts.max_batch} a step"
+        raise BadSetting("max_num_seqs", max_batch, str(config.sources["max_num_seqs"]), allowed)
     by_role = config.values["diffusion_attention_config"]
-    return {
+    engine = {
         **({} if by_role is None else {"diffusion_attention_config": by_role}),
         "device": context.platform.name,
-        "device_name": context.platform.devices()[index].name,
         "dtype": context.dtype,
         "diffusion_attention_backend": config.values["diffusion_attention_backend"],
-        "num_threads": torch.get_num_threads(),
     }
+    return tuple(
+        WorkerSpec(
+            context=replace(context, device=str(context.platform.device(index))),
+            device_index=index,
+            engine=engine,
+            rank=rank,
+            num_threads=config.run.num_threads,
+            log_level=config.run.log_level,
+            log_format=config.run.log_format,
+            max_batch=max_batch,
+        )
+        for rank, index in enumerate(_indices(config, context.platform, first))
+    )
+
+
+def _indices(config: ResolvedConfig, platform: Platform, first: int) -> list[int]:
+    """The device of each replica."""
+    replicas = config.process.num_replicas * (config.parallel.data_parallel_size or 1)
+    here, named = len(platform.devices()), config.process.devices
+    if named is None:
+        is_shared = platform.name == "cpu"
+        indices = [first if is_shared else first + replica for replica in range(replicas)]
+    else:
+        words = [word.strip() for word in named.split(",")]
+        if not all(word.isdecimal() for word in words) or len(set(words)) < len(words) or len(words) != replicas:
+            allowed = (
+                f"it must name {replicas} device{'' if replicas == 1 else 's'} by different indices, one a replica"
+            )
+            raise BadSetting("devices", named, str(config.sources["devices"]), allowed)
+        indices = [int(word) for word in words]
+    if max(indices) >= here:
+        raise UnsupportedDevice(f"devices {', '.join(map(str, indices))} of {platform.name}", f"{here}")
+    return indices
+
+
+def engine_facts(spec: WorkerSpec) -> Mapping[str, Any]:
+    """What of the engine a recipe remembers, by the names of its settings: whatever can move a result by a rounding.
+
+    Called on the thread that computes: torch counts its threads for each one, and they are set here.
+    """
+    if spec.num_threads is not None:
+        torch.set_num_threads(spec.num_threads)
+    device_name = spec.context.platform.devices()[spec.device_index].name
+    return {**spec.engine, "device_name": device_name, "num_threads": torch.get_num_threads()}

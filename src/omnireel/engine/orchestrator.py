@@ -1,4 +1,4 @@
-"""The engine: takes requests, runs them one after another on its own thread, and finishes files beside the next run.
+"""The engine: takes requests, has them run by its replicas, and finishes files beside the next run.
 
 Failure of one request never reaches another: every way a request can end is one event to its own listener.
 """
@@ -10,16 +10,17 @@ import logging
 import os
 import threading
 import time
-from dataclasses import replace
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import torch
-
-from omnireel.engine.build import build_context, engine_facts
-from omnireel.engine.executors.inline import InlineExecutor
+from omnireel.engine.build import worker_specs
+from omnireel.engine.executors.choose import build_executors
 from omnireel.engine.front import Front
 from omnireel.engine.recipe import build_recipe
+from omnireel.engine.replicas import Lane, LaneState, Recovery, ReplicaHealth
 from omnireel.engine.result import GenerationResult
 from omnireel.engine.runner import bug
 from omnireel.engine.scheduler import Scheduler
@@ -34,10 +35,8 @@ from omnireel.observe.metrics import Metrics
 from omnireel.request import StepEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from omnireel.config import ResolvedConfig
-    from omnireel.engine.executors import Executor
+    from omnireel.engine.executors import Outcome
     from omnireel.engine.runner import RunReport
     from omnireel.engine.ticket import OnEvent
     from omnireel.models.protocol import Checkpoint
@@ -50,7 +49,18 @@ CLOSE_SECONDS = 60.0
 
 MAX_TIMEOUT_SECONDS = 1e9
 _CLOSED = "the engine is closed"
-_DIED = "the engine stopped on a bug; the log has the details"
+_KILL_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineHealth:
+    """The engine as it is now. is_live: it takes requests and some replica runs or will run them; is_ready: one runs now."""
+
+    is_live: bool
+    is_ready: bool
+    waiting: int
+    running: int
+    replicas: tuple[ReplicaHealth, ...]
 
 
 class Engine:
@@ -58,23 +68,46 @@ class Engine:
 
     Making one only reads small files, so that requests can be checked before weights are loaded by `start`.
 
+    Args:
+        config: every setting.
+        default_backend: the executor where `distributed_executor_backend` is not set: "uni", or "mp" for a service.
+
     Raises:
         ClientError, SetupError: the model or the device of the config is not there.
     """
 
-    def __init__(self, config: ResolvedConfig) -> None:
+    def __init__(self, config: ResolvedConfig, *, default_backend: str = "uni") -> None:
         self._config = config
-        self._context, self._index = build_context(config)
-        self._executor: Executor = InlineExecutor(self._context, device_index=self._index)
-        self._scheduler = Scheduler(max_queue=config.run.max_queue)
+        specs = worker_specs(config)
+        self._checkpoint = specs[0].context.checkpoint
+        self._scheduler = Scheduler(
+            max_queue=config.run.max_queue,
+            max_batch=specs[0].max_batch,
+            batch_wait_seconds=config.batch.request_batch_max_wait_ms / 1000,
+        )
+        self._scheduler.set_lanes(len(specs))
+        process = config.process
+        recovery = Recovery(max_deaths=process.max_worker_deaths, reruns=int(process.rerun_interrupted))
+        executors = build_executors(config, specs, default=default_backend)
+        self._lanes = [
+            Lane(
+                spec,
+                executor,
+                self._scheduler,
+                recovery,
+                finished=self._ran,
+                gone=self._lost,
+                restarted=partial(self._restarted, config.topology.stages[0].name),
+                is_joined=config.batch.step_execution,
+            )
+            for spec, executor in zip(specs, executors, strict=True)
+        ]
         self._front = Front()
+        self._clock = threading.Thread(target=self._scheduler.watch, name="omnireel-clock", daemon=True)
         self.metrics = Metrics()
-        self._is_running = False
-        self.metrics.watch(waiting=lambda: self._scheduler.waiting, running=lambda: self._is_running)
-        self.metrics.watch_memory(self._device_name, self._free_memory)
-        # A daemon, as a program that forgot to close its engine should still be able to end.
-        self._thread = threading.Thread(target=self._loop, name="omnireel-engine", daemon=True)
-        self._facts: Mapping[str, Any] = {}
+        self.metrics.watch(waiting=lambda: self._scheduler.waiting, running=lambda: self._scheduler.running)
+        self._watch_memory()
+        self._lanes_left = len(self._lanes)
         self._live: dict[str, Ticket] = {}
         self._live_lock = threading.Lock()
         self._start_lock = threading.Lock()
@@ -84,17 +117,34 @@ class Engine:
     @property
     def checkpoint(self) -> Checkpoint:
         """The model that is served."""
-        return self._context.checkpoint
+        return self._checkpoint
 
     @property
     def weights_digest(self) -> str:
         """See `Pipeline.weights_digest`; known once started."""
-        return self._executor.weights_digest
+        return self._lanes[0].executor.weights_digest
 
     @property
     def is_started(self) -> bool:
         """Whether the model is loaded and requests run."""
         return self._is_started
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the engine is started and still takes requests: not closed, and not all of its replicas given up."""
+        return self._is_started and not self._scheduler.is_closed
+
+    @property
+    def health(self) -> EngineHealth:
+        """The engine as it is now; cheap, and never waits."""
+        replicas = tuple(lane.health for lane in self._lanes)
+        return EngineHealth(
+            is_live=self.is_alive,
+            is_ready=self.is_alive and any(replica.state is LaneState.READY for replica in replicas),
+            waiting=self._scheduler.waiting,
+            running=self._scheduler.running,
+            replicas=replicas,
+        )
 
     def start(self) -> None:
         """Loads the model and begins to run requests; later calls wait for the first and do nothing.
@@ -107,14 +157,40 @@ class Engine:
             self._check_open()
             if self._is_started:
                 return
-            self._executor.start()
+            try:
+                self._load()
+            except BaseException:
+                # Closing kills a worker that loads; what that looked like from here is of no interest.
+                self._check_open()
+                raise
             # Loading takes long enough for somebody to have closed the engine meanwhile.
             self._check_open()
             # An interpreter that ends under a running step can take the process down with it.
             atexit.register(self.close)
             self._front.start()
-            self._thread.start()
+            for lane in self._lanes:
+                lane.thread.start()
             self._is_started = True
+
+    def _load(self) -> None:
+        """Loads every replica, all at once where there are several; the first that fails ends the others."""
+        executors = [lane.executor for lane in self._lanes]
+        if len(executors) == 1:
+            executors[0].start()
+            return
+        pool = ThreadPoolExecutor(len(executors), thread_name_prefix="omnireel-load")
+        starts = [pool.submit(executor.start) for executor in executors]
+        try:
+            for start in wait(starts, return_when=FIRST_EXCEPTION).done:
+                start.result()
+        except BaseException:
+            for executor in executors:
+                executor.kill()
+            pool.shutdown()
+            for executor in executors:
+                executor.close()
+            raise
+        pool.shutdown()
 
     def admit(self, request: GenerationRequest) -> Workload:
         """The request after the model's rules and a look at its output path; needs no weights.
@@ -143,21 +219,46 @@ class Engine:
             hint = "make one in this process; multiprocessing does with its start method spawn"
             raise EngineError("the engine was started in another process, of which this is a fork", hint=hint)
         workload = self.admit(request)
-        media = zip(request.media, workload.media_plans, strict=True)
-        workload = replace(workload, media=tuple(prepared(item, plan) for item, plan in media))
         timeout = self._config.run.timeout_seconds if request.timeout_seconds is None else request.timeout_seconds
-        ticket = Ticket(workload, partial(self._deliver, on_event, workload), timeout_seconds=timeout)
+        listener = partial(self._deliver, on_event, workload)
+        ticket = Ticket(workload, listener, timeout_seconds=timeout, priority=request.priority)
         with self._live_lock:
             if ticket.request_id in self._live:
                 raise InvalidRequest("request_id", ticket.request_id, "a request with this id is under way")
             self._live[ticket.request_id] = ticket
         try:
-            self._scheduler.submit(ticket)
-        except OmniReelError as error:
+            # The place first: media of many requests, decoded before anybody asked for a place, would fill the memory.
+            self._scheduler.submit(ticket, is_ready=not request.media)
+            if timeout is not None:
+                self._keep_time()
+            if request.media:
+                self._prepare(request, ticket)
+        except BaseException as error:
+            if ticket.is_finished:
+                # It was cancelled, or its time ran out, while its media were read: its listener has been told.
+                return ticket
+            self._scheduler.remove(ticket)
             self._forget(ticket.request_id)
-            self.metrics.refused(status=error.code, task=workload.task)
+            if isinstance(error, OmniReelError):
+                self.metrics.refused(status=error.code, task=workload.task)
             raise
         return ticket
+
+    def _prepare(self, request: GenerationRequest, ticket: Ticket) -> None:
+        """Decodes the request's media, unless it ends meanwhile, and lets it run."""
+        media = []
+        for item, plan in zip(request.media, ticket.workload.media_plans, strict=True):
+            if ticket.is_finished:
+                return
+            media.append(prepared(item, plan))
+        ticket.workload = replace(ticket.workload, media=tuple(media))
+        self._scheduler.ready(ticket)
+
+    def _keep_time(self) -> None:
+        with self._live_lock:
+            if not self._clock.is_alive() and not self._is_closed:
+                with suppress(RuntimeError):
+                    self._clock.start()
 
     def cancel(self, request_id: str) -> None:
         """Gives a request up, see `Ticket.cancel`; unknown and finished ones are ignored."""
@@ -169,10 +270,12 @@ class Engine:
     def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
         """Cancels what waits, runs or is being written, and gives the model's memory back; later calls do nothing.
 
-        A step cannot be interrupted: it is waited for, but no longer than this. Its request is then ended all the same,
-        and the engine's thread ends by itself when the step does. Not for listeners, on whose return the engine waits.
+        A step cannot be interrupted: it is waited for, but no longer than this. Its request is then ended all the same. A
+        worker is killed then; a thread of this process ends by itself when the step does. Not for listeners, on whose
+        return the engine waits.
         """
-        if threading.current_thread() is self._thread or self._front.is_current_thread:
+        is_lane = any(threading.current_thread() is lane.thread for lane in self._lanes)
+        if is_lane or threading.current_thread() is self._clock or self._front.is_current_thread:
             raise EngineError("a listener cannot close the engine", hint="close it from the thread that made it")
         if self._is_elsewhere:
             # Its threads and what its locks guard are there.
@@ -183,20 +286,25 @@ class Engine:
             return
         for ticket in self._scheduler.close(_CLOSED):
             ticket.finish(Cancelled(ticket.request_id, _CLOSED))
+        for lane in self._lanes:
+            lane.close()
         for ticket in self._under_way():
             ticket.cancel()
         if not self._wait(time.monotonic() + timeout_seconds):
+            for lane in self._lanes:
+                lane.executor.kill()
+        if not self._wait(time.monotonic() + min(timeout_seconds, _KILL_SECONDS)):
             logger.warning("the engine was closed while it was at work, which goes on after %g s", timeout_seconds)
         for ticket in self._under_way():
             ticket.finish(Cancelled(ticket.request_id, _CLOSED))
         atexit.unregister(self.close)
 
-    @property
-    def _device_name(self) -> str:
-        return f"{self._context.platform.name}:{self._index}"
-
-    def _free_memory(self) -> float:
-        return self._context.platform.free_memory_bytes(self._index)
+    def _watch_memory(self) -> None:
+        """Only where the model is in this process: to ask a card is to take some of its memory."""
+        for lane in self._lanes:
+            platform, index = lane.spec.context.platform, lane.spec.device_index
+            if lane.executor.is_here:
+                self.metrics.watch_memory(lane.device_name, partial(platform.free_memory_bytes, index))
 
     @property
     def _is_elsewhere(self) -> bool:
@@ -205,17 +313,21 @@ class Engine:
 
     def _wait(self, until: float) -> bool:
         """Waits for the end of a start under way and of both threads; False when that takes longer."""
+        if self._clock.is_alive():
+            self._clock.join(_left(until))
         if not self._start_lock.acquire(timeout=_left(until)):
             return False
         self._start_lock.release()
         if not self._is_started:
             return True
-        self._thread.join(_left(until))
-        return not self._thread.is_alive() and self._front.join(_left(until))
+        for lane in self._lanes:
+            lane.thread.join(_left(until))
+        return not any(lane.thread.is_alive() for lane in self._lanes) and self._front.join(_left(until))
 
     def _check_open(self) -> None:
         if self._is_closed:
-            self._executor.close()
+            for lane in self._lanes:
+                lane.executor.close()
             raise EngineError(_CLOSED, hint="start another one")
 
     def _under_way(self) -> list[Ticket]:
@@ -238,42 +350,36 @@ class Engine:
             self.metrics.ended(status=status, task=workload.task, seconds=seconds)
         on_event(event)
 
-    def _loop(self) -> None:
-        ticket: Ticket | None = None
-        try:
-            # Here, for torch counts its threads for each one that calls it.
-            if self._config.run.num_threads is not None:
-                torch.set_num_threads(self._config.run.num_threads)
-            self._facts = engine_facts(self._config, self._context, self._index)
-            while (ticket := self._scheduler.next()) is not None:
-                self._run(ticket)
-                # Else the request and its listener stay in memory until the next one comes.
-                ticket = None
-        except BaseException:
-            logger.exception("the engine's thread died")
-            for left in (*([ticket] if ticket else []), *self._scheduler.close(_DIED)):
-                left.finish(EngineError(f"request {left.request_id} failed: {_DIED}", hint="start another engine"))
-        finally:
-            self._executor.close()
-            self._front.stop()
-
-    def _run(self, ticket: Ticket) -> None:
-        waited = time.monotonic() - ticket.queued_at
-        self._is_running = True
-        try:
-            report = self._executor.execute(ticket, self._scheduler.expire)
-        except OmniReelError as error:
-            _fail(ticket, error)
+    def _lost(self, lane: Lane, reason: str) -> None:
+        """A lane has ended, for a reason unless the engine is closed. The others go on; the last one takes all with it."""
+        if reason:
+            logger.error("replica %s is given up: %s", lane.name, reason)
+        with self._live_lock:
+            self._lanes_left -= 1
+            left = self._lanes_left
+        self._scheduler.set_lanes(left)
+        if left:
             return
-        finally:
-            self._is_running = False
-        self._scheduler.measured(ticket.workload.cost, sum(report.durations.values()))
-        self._front.put(partial(self._finish, ticket, report, waited))
+        for ticket in self._scheduler.close(reason or _CLOSED):
+            hint = "start another engine"
+            ticket.finish(EngineError(f"request {ticket.request_id} failed: {reason or _CLOSED}", hint=hint))
+        self._front.stop()
 
-    def _finish(self, ticket: Ticket, report: RunReport, waited: float) -> None:
+    def _restarted(self, stage: str) -> None:
+        self.metrics.restarted(stage)
+
+    def _ran(self, ticket: Ticket, outcome: Outcome, lane: Lane) -> None:
+        """What a lane has made of a request; on the lane's thread."""
+        if isinstance(outcome, OmniReelError):
+            _fail(ticket, outcome)
+            return
+        self._scheduler.measured(ticket.workload.cost, sum(outcome.durations.values()))
+        self._front.put(partial(self._finish, ticket, outcome, lane))
+
+    def _finish(self, ticket: Ticket, report: RunReport, lane: Lane) -> None:
         with request_scope(ticket.request_id, "mux"):
             try:
-                result = self._result(ticket, report, waited)
+                result = self._result(ticket, report, lane)
             except OmniReelError as error:
                 _fail(ticket, error)
             except BaseException as error:
@@ -283,19 +389,19 @@ class Engine:
                 _log_success(result)
                 made = 0.0 if report.output.frames is None else ticket.workload.num_frames / ticket.workload.fps
                 self.metrics.made(result.stage_durations, clip_seconds=made, counts=report.counts)
-                self.metrics.peak(self._device_name, report.peak_memory_mb * 2**20)
+                self.metrics.peak(lane.device_name, report.peak_memory_mb * 2**20)
                 ticket.finish(result)
 
-    def _result(self, ticket: Ticket, report: RunReport, waited: float) -> GenerationResult:
+    def _result(self, ticket: Ticket, report: RunReport, lane: Lane) -> GenerationResult:
         workload, output = ticket.workload, report.output
-        durations = {"queue": waited, **report.durations}
+        durations = {"queue": ticket.waited_seconds, **report.durations}
         ticket.check("before mux")
         recipe = build_recipe(
             workload,
             output,
             model=self.checkpoint.name,
-            weights_digest=self.weights_digest,
-            engine=self._facts,
+            weights_digest=lane.executor.weights_digest,
+            engine=lane.facts,
         )
         encoded = None
         if workload.output.path is not None:

@@ -1,4 +1,4 @@
-"""Drives one request through its pipeline. Cancelling, time limits, previews and measuring live here and nowhere else:
+"""Drives requests through their pipeline. Cancelling, time limits, previews and measuring live here and nowhere else:
 between two stages, and between two steps.
 """
 
@@ -7,8 +7,8 @@ from __future__ import annotations
 import gc
 import logging
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,9 +22,10 @@ from omnireel.request import MediaOutput, StepEvent
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from omnireel.engine.executors import Feed
     from omnireel.models.protocol import DenoiseState, Pipeline
     from omnireel.platforms import Platform
-    from omnireel.request import FramesU8
+    from omnireel.request import FramesU8, Workload
 
 logger = logging.getLogger(__name__)
 
@@ -45,67 +46,125 @@ class RunReport:
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
+class _Run:
+    """One request on its way; what it made of memory is let go with `state`."""
+
+    def __init__(self, ticket: Ticket, synchronize: Callable[[], None], profile: Profile) -> None:
+        self.ticket = ticket
+        self.clock = StageClock(synchronize)
+        self.profile = profile
+        self.state: DenoiseState | None = None
+
+
 class Runner:
-    """Runs tickets one after another on one device; called by one thread.
+    """Runs requests on one device, those of one batch key together; called by one thread.
 
     Args:
+        max_batch: requests that are stepped at once; more than one needs a pipeline with `step_batch`.
         is_profiled: measure seconds and peak memory of each part of a run, which waits for the device in between.
     """
 
     def __init__(
-        self, pipeline: Pipeline[Any, Any], platform: Platform, device_index: int = 0, *, is_profiled: bool = False
+        self,
+        pipeline: Pipeline[Any, Any],
+        platform: Platform,
+        device_index: int = 0,
+        *,
+        max_batch: int = 1,
+        is_profiled: bool = False,
     ) -> None:
         self._pipeline = pipeline
         self._platform = platform
         self._index = device_index
+        self._max_batch = max_batch
         self._is_profiled = is_profiled
+        self._largest: Workload | None = None
 
-    def run(self, ticket: Ticket, between: Callable[[], None]) -> RunReport:
-        """The whole way of one request.
+    def run(self, tickets: Sequence[Ticket], feed: Feed) -> None:
+        """The whole way of these requests, and of those that join them between two steps.
 
-        Args:
-            ticket: is given the step events, and asked in every pause whether it is still wanted.
-            between: called in every pause, which is before each stage and before each step.
-
-        Raises:
-            OmniReelError: whatever ended the request; anything unforeseen is logged and comes as EngineError. It carries
-                no traceback, for that would keep the request's tensors alive for as long as somebody holds the error.
+        Every request's end goes to `feed`: a RunReport or an OmniReelError; anything unforeseen is logged and comes as
+        EngineError. An error carries no traceback, for that would keep the request's tensors alive as long as it is held.
         """
+        key = tickets[0].workload.batch_key
+        active = [run for ticket in tickets if (run := self._begun(ticket, feed))]
+        while active:
+            active = [run for run in active if self._goes_on(run, feed)]
+            self._step(active, feed)
+            active = [run for run in active if run.state is not None]
+            if self._max_batch > len(active) > 0:
+                joined = feed.join(key, self._max_batch - len(active))
+                active += [run for ticket in joined if (run := self._begun(ticket, feed))]
+
+    def _begun(self, ticket: Ticket, feed: Feed) -> _Run | None:
+        """The request before its first step; None when it ended before."""
+        run = _Run(ticket, partial(self._platform.synchronize, self._index), self._profile())
+        pipeline, workload = self._pipeline, ticket.workload
+
+        def begin() -> None:
+            self._guarded(ticket, "start", run.profile.begin)
+            conditioning = self._stage(run, "encode", partial(pipeline.encode, workload), feed)
+            run.state = self._stage(run, "prepare", partial(pipeline.prepare, workload, conditioning), feed)
+            run.state.pause = partial(ticket.check, "while it was decoded")
+            _pause(ticket, feed, "before denoise")
+
+        return run if self._ended_well(run, feed, begin) else None
+
+    def _goes_on(self, run: _Run, feed: Feed) -> bool:
+        """Whether the request has steps left; one that has none is decoded, one that is not wanted ends."""
+        state = run.state
+        assert state is not None
+        if state.steps_done == state.num_steps:
+            self._finish(run, feed)
+            return False
+        if not state.steps_done:
+            return True
+        where = f"before step {state.steps_done + 1} of {state.num_steps}"
+        return self._ended_well(run, feed, partial(_pause, run.ticket, feed, where))
+
+    def _finish(self, run: _Run, feed: Feed) -> None:
+        made: list[RunReport] = []
+
+        def decode() -> None:
+            assert run.state is not None
+            run.state.progress = None
+            output = self._stage(run, "decode", partial(self._pipeline.decode, run.state), feed)
+            peak = self._guarded(run.ticket, "end", lambda: run.profile.peak_bytes) / 2**20
+            report = RunReport(
+                output=output,
+                durations=run.clock.durations,
+                peak_memory_mb=peak,
+                profile=run.profile.parts,
+                counts=dict(run.profile.counts),
+            )
+            made.append(report)
+
+        if self._ended_well(run, feed, decode):
+            run.state = None
+            if self._largest is None or self._largest.cost < run.ticket.workload.cost:
+                self._largest = replace(run.ticket.workload, prompt="", media=())
+            feed.done(run.ticket, made.pop())
+
+    def _ended_well(self, run: _Run, feed: Feed, work: Callable[[], None]) -> bool:
+        """Does the work; False when that ended the request, which has been told then."""
         try:
-            return self._stages(ticket, between)
+            work()
         except OmniReelError as error:
             failure = error
+        else:
+            return True
         failure.__cause__ = failure.__context__ = failure.__traceback__ = None
+        if run.state is not None:
+            # Nobody may take the last step's progress for that of a loop under way.
+            run.state.progress = None
+        run.state = None
         if isinstance(failure, OutOfMemory):
             # Only now is nothing of the request reachable; library frames may have left cycles.
             gc.collect()
             self._platform.release_memory(self._index)
-        raise failure
-
-    def _stages(self, ticket: Ticket, between: Callable[[], None]) -> RunReport:
-        clock, profile = StageClock(partial(self._platform.synchronize, self._index)), self._profile()
-        pause = partial(_pause, ticket, between)
-        pipeline, workload = self._pipeline, ticket.workload
-
-        def stage(name: str, work: Callable[[], T]) -> T:
-            with request_scope(ticket.request_id, name):
-                pause(f"before {name}")
-                return self._guarded(ticket, name, partial(_timed, clock, profile, name, work))
-
-        self._guarded(ticket, "start", profile.begin)
-        conditioning = stage("encode", partial(pipeline.encode, workload))
-        state = stage("prepare", partial(pipeline.prepare, workload, conditioning))
-        del conditioning
-        state = stage("denoise", partial(self._steps, ticket, state, pause))
-        output = stage("decode", partial(pipeline.decode, state))
-        peak = self._guarded(ticket, "end", lambda: profile.peak_bytes) / 2**20
-        return RunReport(
-            output=output,
-            durations=clock.durations,
-            peak_memory_mb=peak,
-            profile=profile.parts,
-            counts=dict(profile.counts),
-        )
+            self._say_what_fits(failure)
+        feed.done(run.ticket, failure)
+        return False
 
     def _profile(self) -> Profile:
         platform, index = self._platform, self._index
@@ -116,6 +175,71 @@ class Runner:
             peak_bytes=partial(platform.peak_memory_bytes, index),
         )
 
+    def _say_what_fits(self, failure: OutOfMemory) -> None:
+        if self._largest is not None:
+            work = self._largest
+            fitted = f"{work.width}x{work.height} with {work.num_frames} frames"
+            failure.details["fitted"] = fitted
+            failure.hint = f"{failure.hint}; the largest that fitted here so far is {fitted}"
+
+    def _stage(self, run: _Run, name: str, work: Callable[[], T], feed: Feed) -> T:
+        ticket = run.ticket
+        with request_scope(ticket.request_id, name):
+            if ticket.on_stage is not None:
+                ticket.on_stage(name)
+            _pause(ticket, feed, f"before {name}")
+            return self._guarded(ticket, name, partial(_timed, run, name, work))
+
+    def _step(self, active: list[_Run], feed: Feed) -> None:
+        """One step of every request: of several at once, of each alone where that fails, so that one cannot fail another."""
+        if len(active) > 1:
+            try:
+                self._step_together(active)
+            except Exception as error:  # noqa: BLE001 - whose it is comes out when each is stepped alone
+                logger.warning("a step of %d requests failed (%s); each is stepped alone", len(active), error)
+            else:
+                return
+        for run in active:
+            self._ended_well(run, feed, partial(self._step_alone, run))
+
+    def _step_alone(self, run: _Run) -> None:
+        assert run.state is not None
+        with request_scope(run.ticket.request_id, "denoise"):
+            start = time.perf_counter()
+            work = partial(_timed, run, "denoise", partial(self._one_step, run.state))
+            run.state = state = self._guarded(run.ticket, "denoise", work)
+            self._stepped(run, state, time.perf_counter() - start)
+
+    def _one_step(self, state: DenoiseState) -> DenoiseState:
+        done = state.steps_done
+        state = self._pipeline.step(state)
+        assert state.steps_done == done + 1, "a pipeline's step counts itself"
+        return state
+
+    def _step_together(self, active: list[_Run]) -> None:
+        start = time.perf_counter()
+        # Whether a pipeline has it was asked when the engine was made.
+        states = self._pipeline.step_batch([run.state for run in active])  # type: ignore[attr-defined]
+        self._platform.synchronize(self._index)
+        seconds = time.perf_counter() - start
+        for run, state in zip(active, states, strict=True):
+            run.state = state
+            run.clock.durations["denoise"] = run.clock.durations.get("denoise", 0.0) + seconds
+            with request_scope(run.ticket.request_id, "denoise"):
+                self._stepped(run, state, seconds)
+
+    def _stepped(self, run: _Run, state: DenoiseState, seconds: float) -> None:
+        logger.debug("step %d of %d took %.3f s", state.steps_done, state.num_steps, seconds)
+        event = StepEvent(
+            request_id=run.ticket.request_id,
+            index=state.steps_done,
+            total=state.num_steps,
+            seconds=seconds,
+            progress=state.progress,
+            preview=self._preview(run.ticket, state),
+        )
+        run.ticket.emit(event)
+
     def _guarded(self, ticket: Ticket, stage: str, work: Callable[[], T]) -> T:
         """Turns whatever goes wrong into an error that the caller may see."""
         try:
@@ -124,34 +248,6 @@ class Runner:
             raise
         except Exception as error:
             raise self._typed(error, ticket, stage) from error
-
-    def _steps(self, ticket: Ticket, state: DenoiseState, pause: Callable[[str], None]) -> DenoiseState:
-        try:
-            return self._loop(ticket, state, pause)
-        finally:
-            # Also after an error: nobody may take the last step's progress for that of a loop under way.
-            state.progress = None
-
-    def _loop(self, ticket: Ticket, state: DenoiseState, pause: Callable[[str], None]) -> DenoiseState:
-        while (done := state.steps_done) < state.num_steps:
-            if done:
-                pause(f"before step {done + 1} of {state.num_steps}")
-            start = time.perf_counter()
-            state = self._pipeline.step(state)
-            self._platform.synchronize(self._index)
-            seconds = time.perf_counter() - start
-            assert state.steps_done == done + 1, "a pipeline's step counts itself"
-            logger.debug("step %d of %d took %.3f s", done + 1, state.num_steps, seconds)
-            event = StepEvent(
-                request_id=ticket.request_id,
-                index=done + 1,
-                total=state.num_steps,
-                seconds=seconds,
-                progress=state.progress,
-                preview=self._preview(ticket, state),
-            )
-            ticket.emit(event)
-        return state
 
     def _preview(self, ticket: Ticket, state: DenoiseState) -> FramesU8 | None:
         """A look at the clip where one is due. One that fails costs the picture, never the request."""
@@ -185,11 +281,11 @@ def bug(request_id: str, stage: str, error: BaseException) -> EngineError:
     )
 
 
-def _timed(clock: StageClock, profile: Profile, stage: str, work: Callable[[], T]) -> T:
-    with profile.watching(), profile.part(stage), clock.stage(stage):
+def _timed(run: _Run, stage: str, work: Callable[[], T]) -> T:
+    with run.profile.watching(), run.profile.part(stage), run.clock.stage(stage):
         return work()
 
 
-def _pause(ticket: Ticket, between: Callable[[], None], where: str) -> None:
-    between()
+def _pause(ticket: Ticket, feed: Feed, where: str) -> None:
+    feed.pause()
     ticket.check(where)

@@ -29,12 +29,24 @@ class Ticket:
         on_event: is given every event, one at a time and in order, on a thread of the engine, which waits meanwhile.
             What it raises is logged and changes nothing.
         timeout_seconds: time that the request may take from now on, waiting included; None for any.
+        priority: lower ones run first, equal ones in order of arrival.
+
+    runs: how often it has been given to a worker; has_begun: whether that one told of it. order, is_ready, withdraw: for the line, and for who runs it.
     """
 
-    def __init__(self, workload: Workload, on_event: OnEvent, *, timeout_seconds: float | None = None) -> None:
+    def __init__(
+        self, workload: Workload, on_event: OnEvent, *, timeout_seconds: float | None = None, priority: int = 0
+    ) -> None:
         self.workload = workload
+        self.priority = priority
+        self.runs = 0
+        self.has_begun = False
+        self.order = 0
+        self.waited_seconds = 0.0
+        self.is_ready = True
         self.queued_at = time.monotonic()
         self.timeout_seconds = timeout_seconds
+        self.on_stage: Callable[[str], None] | None = None
         self.withdraw: Callable[[Ticket], None] | None = None
         self._on_event = on_event
         self._cancelled = threading.Event()

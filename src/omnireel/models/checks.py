@@ -27,6 +27,8 @@ def request_types(request: GenerationRequest) -> GenerationRequest:
         raise InvalidRequest("output.recipe", output.recipe, "it must be True or False")
     if not isinstance(request.media, tuple | list):
         raise InvalidRequest("media", request.media, "it must be a tuple of MediaRef(...) and MediaInput(...)")
+    if not isinstance(request.priority, int) or isinstance(request.priority, bool):
+        raise InvalidRequest("priority", request.priority, "it must be a whole number")
     # It is written to the log, where a line break could pretend to be another line.
     if not isinstance(request.request_id, str) or not request.request_id.isprintable() or not request.request_id:
         raise InvalidRequest("request_id", request.request_id, "it must be a text on one line")

@@ -6,7 +6,7 @@ Nothing here names a model, a device or a kernel.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -47,6 +47,7 @@ class ModelFacts:
     pipeline: "module:class" of the Pipeline; rules: "module:function" of its `admit`. Both are imported when used, so
     that listing models imports no torch.
     attention_roles: role name -> category of each attention layer.
+    max_batch: requests of one batch key that `step_batch` moves on at once; 1 for a pipeline without it.
     partitions: folders of a checkpoint that may hold the pipeline index instead of its root, each with the start-up tasks
     that open it alone; of every other task all of them may be opened.
     topologies: pipelines of several stages that come with this model, which runs in one of them.
@@ -64,6 +65,7 @@ class ModelFacts:
     pipeline: str
     rules: str
     builtin: Mapping[str, Path | None] = field(default_factory=dict)
+    max_batch: int = 1
     partitions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     task_types: tuple[str, ...] = ()
     topologies: tuple[Topology, ...] = ()
@@ -92,6 +94,8 @@ class BuildContext:
     validate_finite_tensors: look for NaN and infinity after each step, which waits for the device.
     is_profiled: measure each part of a run, which waits for the device too.
     prompt_embed_cache_size: presentations whose encoding is kept; 0 for none.
+    new_frames: makes an array of zeros that the frames of a clip are to be decoded into; None for an ordinary one. Where the
+    model runs in another process it lies in shared memory, so that a clip is never there twice.
     native_qkv_order: "interleaved" or "stacked", how a native checkpoint's fused tensors are ordered.
     """
 
@@ -105,6 +109,7 @@ class BuildContext:
     native_qkv_order: str = "interleaved"
     prompt_embed_cache_size: int = 0
     acceleration: Acceleration = field(default_factory=Acceleration)
+    new_frames: Callable[[Sequence[int]], FramesU8] | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -113,12 +118,14 @@ class DenoiseState:
 
     `steps_done` counts finished evaluations; the pipeline's `step` raises it by one. `progress` is the normalised timestep
     of the evaluation under way or last done, falling from 1 to 0; `step` sets it, and it is None outside of the loop.
+    `pause` is set by the engine; `decode` calls it between parts that take long, and lets through what it raises.
     """
 
     workload: Workload
     num_steps: int
     steps_done: int = 0
     progress: float | None = None
+    pause: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,6 +191,11 @@ class Pipeline(Protocol, Generic[C, S]):
     def step(self, state: S) -> S:
         """One evaluation of the denoiser; may change `state` in place and return it."""
         ...
+
+    # Where ModelFacts.max_batch is more than 1 there is also
+    #     def step_batch(self, states: Sequence[S]) -> Sequence[S]
+    # which moves states of one batch key on as `step` does each, whatever their steps_done; all of them, or none when it
+    # raises. What it makes of a state may not depend on the others.
 
     def preview(self, state: S) -> FramesU8 | None:
         """A quick look at what the clip will be: uint8 [H,W,3], or None where the model has no cheap way."""

@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import pytest
-from tests.support.engines import ticket
+from tests.support.engines import TakingFeed, ticket
 
 from omnireel.config import resolve
-from omnireel.engine.build import build_context
+from omnireel.engine.build import worker_specs
 from omnireel.engine.executors.inline import InlineExecutor
 from omnireel.errors import BadCheckpoint, EngineError, OutOfMemory
 from omnireel.models.toy.pipeline import ToyPipeline
 
 
 def executor():
-    context, index = build_context(resolve({"model": "toy", "device": "cpu"}, {}))
-    return InlineExecutor(context, device_index=index)
+    return InlineExecutor(worker_specs(resolve({"model": "toy", "device": "cpu"}, {}))[0])
 
 
-def nothing():
-    pass
+def ran(one):
+    feed, asked = TakingFeed(), ticket()
+    one.execute([asked], feed)
+    return feed.outcome(asked)
 
 
 def test_it_runs_a_request_once_started():
     one = executor()
     with pytest.raises(EngineError, match="not started"):
-        one.execute(ticket(), nothing)
+        ran(one)
     one.start()
-    assert one.execute(ticket(), nothing).output.frames is not None
+    assert ran(one).output.frames is not None
     assert one.weights_digest == ""
 
 
@@ -36,7 +37,7 @@ def test_it_lets_the_model_go():
     one.close()
     one.close()
     with pytest.raises(EngineError, match="not started"):
-        one.execute(ticket(), nothing)
+        ran(one)
 
 
 @pytest.mark.parametrize(

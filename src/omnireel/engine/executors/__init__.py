@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from omnireel.errors import OmniReelError
 
 if TYPE_CHECKING:
     from omnireel.engine.runner import RunReport
     from omnireel.engine.ticket import Ticket
 
-__all__ = ["Executor"]
+    Outcome: TypeAlias = "RunReport | OmniReelError"
+
+__all__ = ["Executor", "Feed"]
+
+
+class Feed(Protocol):
+    """What an executor asks of who drives it while it runs requests."""
+
+    def pause(self) -> None:
+        """Called between any two steps."""
+        ...
+
+    def join(self, key: tuple[Any, ...], room: int) -> Sequence[Ticket]:
+        """Requests of this batch key that are to be stepped with those that run, at most `room`; usually none."""
+        ...
+
+    def done(self, ticket: Ticket, outcome: Outcome) -> None:
+        """Takes what a request came to; called once for each that `execute` was given or that joined."""
+        ...
 
 
 class Executor(Protocol):
-    """One model on its devices. Called by one thread at a time."""
+    """One replica of a model on its devices. Called by one thread at a time, but for `state`."""
 
     def start(self) -> None:
-        """Loads the model.
+        """Loads the model; also again after `execute` or `check` raised.
 
         Raises:
             SetupError: it cannot be loaded here.
+            OutOfMemory, WorkerDied: it could not be loaded now.
         """
         ...
 
@@ -28,8 +49,38 @@ class Executor(Protocol):
         """See `Pipeline.weights_digest`; known once started."""
         ...
 
-    def execute(self, ticket: Ticket, between: Callable[[], None]) -> RunReport:
-        """Runs one request to its end; see `Runner.run`."""
+    @property
+    def is_here(self) -> bool:
+        """Whether it computes in this process, which may then ask its device without taking memory of it."""
+        ...
+
+    @property
+    def pid(self) -> int | None:
+        """The process that computes, where that is one of this machine and alive."""
+        ...
+
+    def facts(self) -> Mapping[str, Any]:
+        """What of the engine a recipe remembers, see `engine_facts`. Called on the thread that calls `execute`."""
+        ...
+
+    def execute(self, tickets: Sequence[Ticket], feed: Feed) -> None:
+        """Runs requests of one batch key together to their ends, each of which is told to `feed`.
+
+        Raises:
+            WorkerDied: the model is gone; requests that were not told of are as if they had not run.
+        """
+        ...
+
+    def check(self, waited_seconds: float) -> None:
+        """Looks whether the model is still there; called several times a second while nothing runs, with the time since.
+
+        Raises:
+            WorkerDied: it is not.
+        """
+        ...
+
+    def kill(self) -> None:
+        """Ends what runs at once, where it can be; for any thread. The executor may then only be closed."""
         ...
 
     def close(self) -> None:

@@ -1,19 +1,22 @@
-"""The model in this process, run on the engine's own thread."""
+"""The model in this process, run on the thread that asks."""
 
 from __future__ import annotations
 
 import logging
+import os
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from omnireel.engine.runner import Runner, RunReport
+from omnireel.engine.build import engine_facts
+from omnireel.engine.runner import Runner
 from omnireel.errors import EngineError
 from omnireel.models.discover import load_pipeline
 
 if TYPE_CHECKING:
+    from omnireel.engine.build import WorkerSpec
+    from omnireel.engine.executors import Feed
     from omnireel.engine.ticket import Ticket
-    from omnireel.models.protocol import BuildContext
 
 logger = logging.getLogger(__name__)
 
@@ -21,9 +24,10 @@ logger = logging.getLogger(__name__)
 class InlineExecutor:
     """See `Executor`."""
 
-    def __init__(self, context: BuildContext, *, device_index: int) -> None:
-        self._context = context
-        self._index = device_index
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._spec = spec
+        self._context = spec.context
+        self._index = spec.device_index
         self._runner: Runner | None = None
         self._digest = ""
 
@@ -31,6 +35,20 @@ class InlineExecutor:
     def weights_digest(self) -> str:
         """See `Executor.weights_digest`."""
         return self._digest
+
+    @property
+    def is_here(self) -> bool:
+        """It does."""
+        return True
+
+    @property
+    def pid(self) -> int | None:
+        """This process."""
+        return os.getpid()
+
+    def facts(self) -> Mapping[str, Any]:
+        """See `Executor.facts`."""
+        return engine_facts(self._spec)
 
     def start(self) -> None:
         """Loads the pipeline; memory that runs out while loading is told as such."""
@@ -45,15 +63,23 @@ class InlineExecutor:
             typed.hint = "use a device with more memory, or a smaller number type (--dtype bfloat16)"
             raise typed from error
         self._digest = pipeline.weights_digest
-        self._runner = Runner(pipeline, platform, self._index, is_profiled=self._context.is_profiled)
+        self._runner = Runner(
+            pipeline, platform, self._index, max_batch=self._spec.max_batch, is_profiled=self._context.is_profiled
+        )
         name, seconds = self._context.checkpoint.name, time.perf_counter() - start
         logger.info("%s is ready on %s (%s) after %.1f s", name, self._context.device, self._context.dtype, seconds)
 
-    def execute(self, ticket: Ticket, between: Callable[[], None]) -> RunReport:
+    def execute(self, tickets: Sequence[Ticket], feed: Feed) -> None:
         """See `Executor.execute`."""
         if self._runner is None:
             raise EngineError("the executor is not started")
-        return self._runner.run(ticket, between)
+        self._runner.run(tickets, feed)
+
+    def check(self, waited_seconds: float) -> None:
+        """It is where this process is."""
+
+    def kill(self) -> None:
+        """A step in this process cannot be ended."""
 
     def close(self) -> None:
         """Lets the pipeline go."""

@@ -136,6 +136,7 @@ class MiniMaxH3Pipeline:
             if has_tables
         }
         self._is_checked = context.validate_finite_tensors
+        self._new_frames = context.new_frames
         self._prompts = PromptCache(context.prompt_embed_cache_size)
 
     @classmethod
@@ -309,7 +310,7 @@ class MiniMaxH3Pipeline:
         if state.workload.output_type == "latent":
             return MediaOutput(latents={"video": video.cpu().numpy(), "audio": audio.cpu().numpy()})
         with part("video_vae"):
-            frames = self._video_vae.decode(video)
+            frames = self._video_vae.decode(video, new_frames=self._new_frames, pause=state.pause)
         with part("audio_vae"):
             wave = self._audio_vae.decode(audio)
         return MediaOutput(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -148,18 +148,32 @@ class VideoVae:
     def _normalised(self, levels: Tensor) -> Tensor:
         return levels.float().div(255.0).sub_(self._pixel_mean).div_(self._pixel_std)
 
-    def decode(self, latents: Tensor) -> FramesU8:
+    def decode(
+        self,
+        latents: Tensor,
+        *,
+        new_frames: Callable[[Sequence[int]], FramesU8] | None = None,
+        pause: Callable[[], None] | None = None,
+    ) -> FramesU8:
         """float32 latents [1,C,Tl,Hl,Wl] as the DiT has them to uint8 [T,H,W,3].
 
         Frames become 8-bit as their clip is decoded, so the clip as float, many times its size, is never there.
+
+        Args:
+            latents: what to decode.
+            new_frames: makes the array of the frames, see BuildContext.
+            pause: called before each clip but the first; what it raises ends the decoding.
         """
         clean = latents.to(self._device) * self._std + self._mean
         rules = self._vae.config.clips
         num_frames = rules.frames_of(latents.shape[2])
         height, width = (self.compression * edge for edge in latents.shape[-2:])
-        frames = np.empty((num_frames, height, width, 3), np.uint8)
+        shape = (num_frames, height, width, 3)
+        frames = np.empty(shape, np.uint8) if new_frames is None else new_frames(shape)
         move = Overlapped(frames) if self._is_overlapped else Direct(frames)
-        for piece in self._vae.decode_clips(clean, tile_batch=self._tile_batch):
+        for number, piece in enumerate(self._vae.decode_clips(clean, tile_batch=self._tile_batch)):
+            if pause is not None and number:
+                pause()
             unit = (piece.float() * self._pixel_std + self._pixel_mean).clamp_(0, 1)
             move.put(unit.mul_(255).round_().to(torch.uint8)[0].permute(1, 2, 3, 0))
         move.finish()

@@ -15,4 +15,5 @@ FACTS = ModelFacts(
     rules="omnireel.models.toy.rules:admit",
     task_types=("auto", "t2va"),
     builtin={"toy": None},
+    max_batch=64,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,12 @@ class ToyPipeline:
     @classmethod
     def build(cls, context: BuildContext) -> ToyPipeline:
         """Nothing to load."""
-        return cls()
+        if context.new_frames is None:
+            return cls()
+        return cls(new_frames=context.new_frames)
+
+    def __init__(self, *, new_frames: Callable[[Sequence[int]], FramesU8] | None = None) -> None:
+        self._new_frames: Callable[[Sequence[int]], FramesU8] = new_frames or _plain_frames
 
     def encode(self, workload: Workload) -> ToyConditioning:
         """The prompt's hash."""
@@ -64,8 +70,22 @@ class ToyPipeline:
         _fail_on(state.workload, f"step:{state.steps_done}")
         if state.workload.settings["fail"] == "oom":
             raise MemoryError
-        state.level = (3.9 * state.level * (1 - state.level)).clip(0, 1)
+        state.level = _moved(state.level)
         return state
+
+    def step_batch(self, states: Sequence[ToyState]) -> Sequence[ToyState]:
+        """The same for several, in the time of the slowest; all or none."""
+        time.sleep(max(state.workload.settings["step_seconds"] for state in states))
+        for state in states:
+            _fail_on(state.workload, f"step:{state.steps_done + 1}")
+            if state.workload.settings["fail"] == "oom":
+                raise MemoryError
+        levels = _moved(np.stack([state.level for state in states]))
+        for state, level in zip(states, levels, strict=True):
+            state.progress = 1 - state.steps_done / state.num_steps
+            state.steps_done += 1
+            state.level = level
+        return states
 
     def preview(self, state: ToyState) -> FramesU8 | None:
         """The first frame as it stands."""
@@ -76,8 +96,21 @@ class ToyPipeline:
         _fail_on(state.workload, "decode")
         if state.workload.output_type == "latent":
             return MediaOutput(latents={"level": state.level.copy()})
-        frames = np.stack([_frame(state, k) for k in range(state.workload.num_frames)])
+        work = state.workload
+        frames = self._new_frames((work.num_frames, work.height, work.width, 3))
+        for index in range(work.num_frames):
+            if state.pause is not None:
+                state.pause()
+            frames[index] = _frame(state, index)
         return MediaOutput(frames=frames, fps=state.workload.fps, wave=_tone(state), sample_rate_hz=SAMPLE_RATE_HZ)
+
+
+def _plain_frames(shape: Sequence[int]) -> FramesU8:
+    return np.zeros(tuple(shape), np.uint8)
+
+
+def _moved(level: np.ndarray) -> np.ndarray:
+    return np.asarray((3.9 * level * (1 - level)).clip(0, 1))
 
 
 def _frame(state: ToyState, index: int) -> FramesU8:

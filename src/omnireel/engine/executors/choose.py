@@ -1,0 +1,44 @@
+"""Which executor runs each replica, by the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from omnireel.engine.executors.inline import InlineExecutor
+from omnireel.engine.executors.process import START_SECONDS, Patience, ProcessExecutor
+from omnireel.errors import Incompatible, NotAvailable
+
+if TYPE_CHECKING:
+    from omnireel.config import ResolvedConfig
+    from omnireel.engine.build import WorkerSpec
+    from omnireel.engine.executors import Executor
+
+_NAME = "distributed_executor_backend"
+
+
+def build_executors(config: ResolvedConfig, specs: Sequence[WorkerSpec], *, default: str) -> list[Executor]:
+    """One for each replica, none started. `default` is the backend where none is set; several replicas need processes.
+
+    Raises:
+        NotAvailable: the backend does not exist yet.
+        Incompatible: several replicas were asked for in this one process.
+    """
+    process = config.process
+    backend = process.distributed_executor_backend
+    if backend == "ray":
+        raise NotAvailable(_NAME, backend, str(config.sources[_NAME]), "Ray")
+    if backend == "uni" and len(specs) > 1:
+        first, second = f"{_NAME} = uni (from {config.sources[_NAME]})", f"{len(specs)} replicas"
+        raise Incompatible(first, second, "one process runs one copy of a model")
+    if (backend or (default if len(specs) == 1 else "mp")) == "uni":
+        return [InlineExecutor(specs[0])]
+    limits = [limit for limit in (process.stage_init_timeout, process.init_timeout) if limit is not None]
+    patience = Patience(
+        # All replicas load at the same time, so the time of all is the time of each.
+        start=min(limits, default=START_SECONDS),
+        silent=process.worker_timeout_seconds,
+        step=process.step_timeout_seconds,
+        batch=process.batch_timeout,
+    )
+    return [ProcessExecutor(spec, patience=patience) for spec in specs]

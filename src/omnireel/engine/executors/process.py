@@ -1,0 +1,336 @@
+"""The model in a process of its own: its crash, its memory and its Python are not the engine's.
+
+A worker that dies is seen at once, since its socket closes; one that hangs after `worker_timeout_seconds` without a sign of
+life, or `step_timeout_seconds` without progress. Both are killed and told as WorkerDied; who drives decides what then.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from omnireel.engine.link import LinkClosed, SocketLink
+from omnireel.engine.message import Kind, StageMessage
+from omnireel.errors import EngineError, WorkerDied
+
+if TYPE_CHECKING:
+    from omnireel.engine.build import WorkerSpec
+    from omnireel.engine.executors import Feed
+    from omnireel.engine.link import Launch, Link
+    from omnireel.engine.ticket import Ticket
+
+logger = logging.getLogger(__name__)
+
+SEND_SECONDS = 20.0
+"""How long a worker may leave a full socket unread; its reader does nothing else."""
+
+START_SECONDS = 1800.0
+"""The least patience with a worker that loads, unless the settings say less: large checkpoints lie on slow disks."""
+
+LOADING_SILENT_SECONDS = 30.0
+"""The least that a worker may be silent while it loads: it hears nothing while large libraries are imported."""
+
+_LAST_LINES = 20
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from omnireel.engine.worker import main; main(int(sys.argv[1]))"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a worker is waited for, in seconds.
+
+    start: until its model is loaded; silent: without a sign of life; step: without progress of a request, None for ever;
+    batch: until the requests that were begun together have ended; close: for its own end.
+    """
+
+    start: float = START_SECONDS
+    silent: float = 30.0
+    step: float | None = None
+    batch: float | None = None
+    close: float = 15.0
+
+
+class ProcessExecutor:
+    """See `Executor`. The worker may be anywhere that `launch` puts it.
+
+    Args:
+        spec: what the worker builds.
+        launch: starts a worker; one process of this machine by default.
+    """
+
+    def __init__(self, spec: WorkerSpec, *, patience: Patience, launch: Launch | None = None) -> None:
+        self._spec = spec
+        self._patience = patience
+        self._name = str(spec.rank)
+        self._launch: Launch = launch or (lambda: SubprocessLink(self._name))
+        self._link: Link | None = None
+        self._digest = ""
+        self._facts: Mapping[str, Any] = {}
+        # Time that was spent waiting for the worker; what the engine itself took does not count.
+        self._silent = self._stuck = self._batch = 0.0
+        self._is_pinged = self._is_loaded = False
+        self._is_killed = threading.Event()
+
+    @property
+    def is_here(self) -> bool:
+        """It does not."""
+        return False
+
+    @property
+    def weights_digest(self) -> str:
+        """See `Executor.weights_digest`."""
+        return self._digest
+
+    @property
+    def pid(self) -> int | None:
+        """See `Executor.pid`."""
+        link = self._link
+        return None if link is None else link.pid
+
+    def facts(self) -> Mapping[str, Any]:
+        """See `Executor.facts`; the worker told them."""
+        return self._facts
+
+    def start(self) -> None:
+        """Starts a worker and waits until its model is loaded.
+
+        Raises:
+            WorkerDied: it ended, hung or took too long; with the last lines that it wrote.
+        """
+        self._silent = self._stuck = 0.0
+        self._is_pinged = self._is_loaded = False
+        until = time.monotonic() + self._patience.start
+        self._link = self._launch()
+        try:
+            self._send(StageMessage(kind=Kind.LOAD, body=self._spec))
+            while (message := self._receive(is_timed=False)) is None or message.kind is not Kind.READY:
+                if message is not None and message.kind is Kind.FAILED:
+                    raise message.body
+                if self._is_killed.is_set():
+                    raise self._died("was ended while it loaded its model")
+                if time.monotonic() > until:
+                    raise self._died(f"did not load its model in {self._patience.start:g} s")
+        except BaseException:
+            self._drop()
+            raise
+        self._is_loaded = True
+        self._digest, self._facts = message.body
+
+    def execute(self, tickets: Sequence[Ticket], feed: Feed) -> None:
+        """See `Executor.execute`."""
+        if self._link is None:
+            raise EngineError("the executor is not started")
+        self._stuck = self._batch = 0.0
+        under_way: dict[str, Ticket] = {}
+        key = tickets[0].workload.batch_key
+        self._run(tickets, under_way)
+        while under_way:
+            feed.pause()
+            if joined := feed.join(key, self._spec.max_batch - len(under_way)):
+                self._run(joined, under_way)
+            message = self._receive(is_timed=True)
+            ticket = None if message is None else under_way.get(_id_of(message))
+            if message is None or ticket is None:
+                continue
+            ticket.has_begun = True
+            if message.kind is Kind.STEP:
+                ticket.emit(message.body)
+            elif message.kind in (Kind.DONE, Kind.FAILED):
+                under_way.pop(ticket.request_id)
+                ticket.withdraw = None
+                feed.done(ticket, message.body)
+            # Else a whole clip stays in memory while the next one is waited for.
+            del message
+
+    def check(self, waited_seconds: float) -> None:
+        """See `Executor.check`."""
+        if self._link is not None:
+            self._receive(is_timed=False, waited_seconds=waited_seconds)
+
+    def kill(self) -> None:
+        """See `Executor.kill`; who receives finds out."""
+        self._is_killed.set()
+        link = self._link
+        if link is not None:
+            link.kill()
+
+    def close(self) -> None:
+        """Tells the worker to end, waits, and kills it when it takes too long."""
+        link, self._link = self._link, None
+        if link is None:
+            return
+        try:
+            link.send(StageMessage(kind=Kind.CLOSE))
+        except LinkClosed:
+            link.kill()
+        if not link.close(self._patience.close):
+            logger.warning("worker %s did not end in %g s and was killed", self._name, self._patience.close)
+
+    def _run(self, tickets: Sequence[Ticket], under_way: dict[str, Ticket]) -> None:
+        now = time.monotonic()
+        under_way.update({ticket.request_id: ticket for ticket in tickets})
+        body = [(ticket.workload, ticket.timeout_seconds, now - ticket.queued_at) for ticket in tickets]
+        self._send(StageMessage(kind=Kind.RUN, body=body))
+        for ticket in tickets:
+            ticket.withdraw = self._cancel
+            if ticket.is_cancelled:
+                self._cancel(ticket)
+
+    def _cancel(self, ticket: Ticket) -> None:
+        link = self._link
+        if link is not None:
+            try:
+                link.send(StageMessage(kind=Kind.CANCEL, request_id=ticket.request_id))
+            except LinkClosed:
+                # Who receives will find out, and end the request with it.
+                logger.debug("worker %s is gone", self._name)
+
+    def _send(self, message: StageMessage) -> None:
+        assert self._link is not None
+        try:
+            self._link.send(message)
+        except LinkClosed as error:
+            raise self._died(f"takes nothing any more ({error})", is_hung=False) from None
+
+    def _receive(self, *, is_timed: bool, waited_seconds: float | None = None) -> StageMessage | None:
+        """The next message but for signs of life; None now and then, or at once where the wait lies behind."""
+        assert self._link is not None
+        start = time.monotonic()
+        try:
+            message = self._link.receive(min(0.25, self._patience.silent / 4) if waited_seconds is None else 0.0)
+        except LinkClosed:
+            raise self._died("broke the connection off", is_hung=False) from None
+        seconds = time.monotonic() - start if waited_seconds is None else waited_seconds
+        if is_timed:
+            self._batch += seconds
+            if self._patience.batch is not None and self._batch > self._patience.batch:
+                raise self._died(f"did not end its batch in {self._patience.batch:g} s")
+        if message is None:
+            self._waited(seconds, is_timed=is_timed)
+            return None
+        self._silent, self._is_pinged = 0.0, False
+        if message.kind is Kind.PONG:
+            return None
+        self._stuck = 0.0
+        return message
+
+    def _waited(self, seconds: float, *, is_timed: bool) -> None:
+        self._silent += seconds
+        self._stuck += seconds if is_timed else 0.0
+        limit = self._patience.silent if self._is_loaded else max(self._patience.silent, LOADING_SILENT_SECONDS)
+        if self._silent > limit:
+            raise self._died(f"gave no sign of life for {limit:g} s")
+        if self._patience.step is not None and self._stuck > self._patience.step:
+            raise self._died(f"made no progress for {self._patience.step:g} s")
+        if self._silent > self._patience.silent / 3 and not self._is_pinged:
+            self._is_pinged = True
+            self._send(StageMessage(kind=Kind.PING))
+
+    def _died(self, how: str, *, is_hung: bool = True) -> WorkerDied:
+        """Ends what is left of the worker; the error that tells of it."""
+        link, self._link = self._link, None
+        assert link is not None
+        if is_hung:
+            link.kill()
+        is_own = link.close(self._patience.close if is_hung else 1.0) and not is_hung
+        words, lines = link.epitaph()
+        return WorkerDied(self._name, f"died: {words}" if is_own else how, lines)
+
+    def _drop(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            link.kill()
+            link.close(self._patience.close)
+
+
+class SubprocessLink:
+    """See `Link`: a fresh interpreter on this machine. What it writes goes to stderr, line by line."""
+
+    def __init__(self, name: str) -> None:
+        ours, theirs = socket.socketpair()
+        self._socket = SocketLink(ours, send_seconds=SEND_SECONDS)
+        self._lines: deque[str] = deque(maxlen=_LAST_LINES)
+        with theirs:
+            # Its own session: a Ctrl-C of the terminal is for the engine, which ends its workers in order.
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _START, str(theirs.fileno()), json.dumps(sys.path)],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+            )
+        self._pump = threading.Thread(target=self._copy, name=f"omnireel-worker-{name}-log", daemon=True)
+        self._pump.start()
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process."""
+        return self._process.pid
+
+    def send(self, message: StageMessage) -> None:
+        """See `Link.send`."""
+        self._socket.send(message)
+
+    def receive(self, timeout_seconds: float) -> StageMessage | None:
+        """See `Link.receive`."""
+        return self._socket.receive(timeout_seconds)
+
+    def kill(self) -> None:
+        """See `Link.kill`."""
+        self._process.kill()
+
+    def close(self, timeout_seconds: float) -> bool:
+        """See `Link.close`."""
+        is_own = True
+        try:
+            self._process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            is_own = False
+            self._process.kill()
+            self._process.wait()
+        # A child of the worker may hold the pipe open; its lines are not waited for.
+        self._pump.join(1.0)
+        self._socket.close()
+        return is_own
+
+    def epitaph(self) -> tuple[str, tuple[str, ...]]:
+        """See `Link.epitaph`."""
+        return _ended(self._process.returncode), tuple(self._lines)
+
+    def _copy(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                self._lines.append(line.rstrip("\n"))
+                # As it is: a log line names its rank itself, and may be JSON.
+                sys.stderr.write(line)
+
+
+def _ended(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"{name} (the kernel sends it when memory runs out)" if name == "SIGKILL" else name
+
+
+def _id_of(message: StageMessage) -> str:
+    return message.body.request_id if message.kind is Kind.STEP else message.request_id
