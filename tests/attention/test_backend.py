@@ -1,12 +1,34 @@
+import subprocess
 import sys
 
-from omnireel.attention import all_backends, backends
+import pytest
+
+from omnireel.attention import Place, all_backends, backends
 
 
 def test_backends_come_ordered_by_name():
     names = [backend.name for backend in all_backends()]
     assert names == sorted(names)
-    assert {"TORCH_SDPA", "CUDNN_ATTN"} <= set(names)
+    assert names == [
+        "CUDNN_ATTN", "FLASHINFER_ATTN", "FLASH_ATTN", "FLASH_ATTN_3_HUB", "FLASH_ATTN_HUB", "RAINFUSION_ATTN",
+        "SAGE_ATTN", "SAGE_ATTN_3", "TORCH_SDPA", "TRTLLM_ATTN",
+    ]  # fmt: skip
+
+
+def test_finding_them_imports_no_kernel_package():
+    code = (
+        "import sys; from omnireel.attention import all_backends; all_backends(); "
+        "print(sorted({'flash_attn', 'flashinfer', 'sageattention', 'sageattn3', 'kernels', 'mindiesd'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": ":".join(sys.path)}
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(("capability", "major"), [("9.0", 9), ("12.1", 12), ("gfx942", 0), ("", 0)])
+def test_a_place_has_a_major_where_its_capability_is_a_number(capability, major):
+    assert Place(platform="cuda", capability=capability).major == major
 
 
 def test_a_file_in_the_folder_is_a_backend(tmp_path, monkeypatch):

@@ -1,7 +1,11 @@
+from dataclasses import replace
+
+import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from omnireel.attention import Attention, AttentionMetadata
+from omnireel.attention.backend import AttentionBackend, Capabilities
 from omnireel.attention.backends.torch_sdpa import BACKEND
 
 
@@ -43,3 +47,92 @@ def test_it_has_no_weights():
 
 def test_it_prints_its_role_and_backend():
     assert repr(Attention(3, 8, backend=BACKEND, role="self")) == "Attention(self, 3 x 8, TORCH_SDPA)"
+
+
+class Told(AttentionBackend):
+    """Gives back the queries and keeps what it was told."""
+
+    name = "TOLD"
+    can = Capabilities(dtypes=(torch.bfloat16,))
+
+    def forward(self, q, k, v, **told):  # type: ignore[override]
+        self.said.add("something")
+        object.__setattr__(self, "told", told)
+        return q
+
+
+def told_layer(**can):
+    kind = type("Told", (Told,), {"can": replace(Told.can, **can)})
+    return Attention(3, 8, backend=kind(), role="self", index=4, name="blocks.4.attn")
+
+
+def half():
+    return [x.bfloat16() for x in qkv()]
+
+
+def test_float32_goes_to_torch_where_the_backend_has_none():
+    layer = told_layer()
+    q, k, v = qkv()
+    assert torch.equal(layer(q, k, v), reference(q, k, v))
+    assert not layer.backend.said
+    q, k, v = half()
+    assert layer(q, k, v) is q
+
+
+def test_the_backend_is_told_of_its_layer():
+    layer = told_layer()
+    layer(*half())
+    facts = layer.backend.told["layer"]
+    assert (facts.role, facts.index, facts.name, facts.layout) == ("self", 4, "blocks.4.attn", "BSND")
+
+
+MASK = torch.ones(2, 5, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(
+    ("masks", "metadata", "words"),
+    [
+        ("none", AttentionMetadata(mask=MASK), "TOLD takes no masks; choose TORCH_SDPA for self"),
+        ("keys", AttentionMetadata(mask=MASK[:, None, None]), "TOLD takes no dense masks"),
+        ("prefix", AttentionMetadata(mask=MASK[:, None, None]), "TOLD takes no dense masks"),
+        ("any", AttentionMetadata(full_attn_spans=((0, 2),)), "TOLD has no mixed attention; choose FLASH_ATTN"),
+    ],
+)
+def test_metadata_that_the_backend_cannot_honour_is_refused(masks, metadata, words):
+    with pytest.raises(ValueError, match=words):
+        told_layer(masks=masks)(*half(), metadata)
+
+
+@pytest.mark.parametrize(
+    ("masks", "metadata"),
+    [
+        ("prefix", AttentionMetadata(mask=MASK)),
+        ("any", AttentionMetadata(mask=MASK[:, None, None], full_attn_spans=((0, 2),))),
+    ],
+)
+def test_metadata_that_it_can_honour_is_passed_on(masks, metadata):
+    layer = told_layer(masks=masks)
+    layer(*half(), metadata)
+    assert layer.backend.told["metadata"] is metadata
+
+
+def test_a_causal_layer_needs_a_causal_backend():
+    kind = type("Told", (Told,), {"can": Capabilities(has_causal=False)})
+    with pytest.raises(ValueError, match="TOLD has no causal attention, which self needs"):
+        Attention(3, 8, backend=kind(), role="self", causal=True)
+
+
+@pytest.mark.parametrize("is_traceable", [True, False])
+def test_the_compiler_is_kept_out_of_what_it_cannot_look_into(is_traceable):
+    torch._dynamo.reset()
+    layer = told_layer(is_traceable=is_traceable)
+    seen: list[bool] = []
+
+    def forward(self, q, k, v, **told):
+        seen.append(torch.compiler.is_compiling())
+        return q
+
+    layer.backend.__class__.forward = forward
+    torch.compile(layer, backend="eager")(*half())
+    torch._dynamo.reset()
+    assert seen[-1] is is_traceable

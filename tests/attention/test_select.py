@@ -9,14 +9,19 @@ from omnireel.errors import BadSetting, MissingPackage, UnsupportedDevice
 
 FAKE = """
 import torch
-class Backend:
+from omnireel.attention.backend import AttentionBackend, Capabilities
+class Backend(AttentionBackend):
     name = {name!r}
-    platforms = {platforms!r}
-    head_dims = {head_dims!r}
-    dtypes = {dtypes}
+    can = Capabilities(
+        platforms={platforms!r}, capabilities={capabilities!r}, head_dims={head_dims!r}, dtypes={dtypes}, masks={masks!r}
+    )
     package = {package!r}
-    def available(self): return {reason!r}
-    def forward(self, q, k, v, *, scale, causal, metadata): return q
+    install = "pip install " + package
+    def available(self, place): return {reason!r}
+    def bind(self, place, options):
+        if {broken!r}: raise ImportError({broken!r})
+        return self
+    def forward(self, q, k, v, *, scale, causal, metadata, layer): return q
 BACKEND = Backend()
 """
 
@@ -26,18 +31,19 @@ def add_backend(tmp_path, monkeypatch):
     """Writes a throw-away backend file into the room's folder listing."""
     monkeypatch.setattr(backends, "__path__", [*backends.__path__, str(tmp_path)])
 
-    def add(name, *, platforms=None, head_dims=(), dtypes="()", package="", reason=None):
-        text = FAKE.format(
-            name=name, platforms=platforms, head_dims=head_dims, dtypes=dtypes, package=package, reason=reason
-        )
-        (tmp_path / f"{name.lower()}.py").write_text(text)
+    def add(name, **facts):
+        told = {
+            "platforms": None, "capabilities": (), "head_dims": (), "dtypes": "()", "masks": "any", "package": "",
+            "reason": None, "broken": "",
+        }  # fmt: skip
+        (tmp_path / f"{name.lower()}.py").write_text(FAKE.format(name=name, **{**told, **facts}))
 
     yield add
     for module in [name for name in sys.modules if name.startswith(f"{backends.__name__}.fake")]:
         del sys.modules[module]
 
 
-def choose(config=None, *, role="self", head_dim=64, platform="cpu", preference=("TORCH_SDPA",), dtype=None):
+def choose(config=None, *, role="self", head_dim=64, platform="cpu", preference=("TORCH_SDPA",), **facts):
     return select_backend(
         config or AttentionConfig(),
         role=role,
@@ -45,7 +51,7 @@ def choose(config=None, *, role="self", head_dim=64, platform="cpu", preference=
         head_dim=head_dim,
         platform_name=platform,
         preference=preference,
-        dtype=dtype,
+        **facts,
     )
 
 
@@ -85,6 +91,7 @@ def test_none_of_the_platform_can(add_backend):
     assert raised.value.message == (
         "need an attention backend for self on cpu, have none; FAKE_A is unavailable: it takes head sizes 128, this"
         " layer has 64; FAKE_B is unavailable: the package no_such_package_here is not installed"
+        " (pip install no_such_package_here)"
     )
 
 
@@ -96,8 +103,8 @@ def test_an_unknown_name_lists_all_with_why_each_is_unavailable(add_backend):
     text = raised.value.message
     assert "attention.default = 'TORCH_SDPAA'" in text
     assert "FAKE_A (unavailable: its kernel is not built)" in text
-    assert "FAKE_B (unavailable: the package no_such_package_here is not installed)" in text
-    assert text.endswith("TORCH_SDPA")
+    assert "FAKE_B (unavailable: the package no_such_package_here is not installed (pip install" in text
+    assert "TORCH_SDPA, " in text
     assert raised.value.hint == "did you mean 'TORCH_SDPA'?"
 
 
@@ -115,7 +122,7 @@ def test_a_chosen_backend_that_cannot_take_the_head_size_is_refused(add_backend)
 def test_a_chosen_backend_that_cannot_take_the_type_is_refused(add_backend):
     add_backend("FAKE_A", dtypes="(torch.bfloat16, torch.float16)")
     with pytest.raises(BadSetting, match=r"takes torch\.bfloat16, torch\.float16, this layer has torch\.float32"):
-        choose(explicit("FAKE_A"), dtype=torch.float32)
+        choose(AttentionConfig(per_role={"self": AttentionSpec(backend="FAKE_A")}), dtype=torch.float32)
 
 
 def test_a_chosen_backend_that_is_unavailable_is_refused(add_backend):
@@ -134,3 +141,60 @@ def test_a_chosen_backend_without_its_package_says_how_to_install_it(add_backend
 def test_a_type_that_is_not_known_yet_is_not_checked(add_backend):
     add_backend("FAKE_A", dtypes="(torch.bfloat16,)")
     assert choose(explicit("FAKE_A")).name == "FAKE_A"
+
+
+def test_a_choice_for_all_leaves_float32_layers_to_torch_and_says_so(add_backend, caplog):
+    add_backend("FAKE_A", dtypes="(torch.bfloat16,)")
+    with caplog.at_level(logging.INFO, logger="omnireel"):
+        assert choose(explicit("FAKE_A"), dtype=torch.float32).name == "TORCH_SDPA"
+    assert [record.getMessage() for record in caplog.records] == [
+        "attention self: TORCH_SDPA, for FAKE_A of attention.default has no float32"
+    ]
+
+
+def test_a_choice_for_all_is_checked_even_where_float32_layers_are_left_out(add_backend):
+    add_backend("FAKE_A", dtypes="(torch.bfloat16,)", platforms=("npu",))
+    with pytest.raises(BadSetting, match="it runs on npu, not on cpu"):
+        choose(explicit("FAKE_A"), dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("capability", "is_taken"), [("9.0", True), ("10.3", True), ("8.6", False), ("10.0", False), ("", True)]
+)
+def test_generations_are_checked_where_they_are_known(add_backend, capability, is_taken):
+    add_backend("FAKE_A", capabilities=("9", "10.3"))
+    if is_taken:
+        assert choose(explicit("FAKE_A"), capability=capability).name == "FAKE_A"
+    else:
+        with pytest.raises(BadSetting, match=f"it runs on capability 9, 10.3, this device has {capability}"):
+            choose(explicit("FAKE_A"), capability=capability)
+
+
+@pytest.mark.parametrize("masks", ["none", "prefix"])
+def test_a_backend_without_masks_is_taken_unasked_only_by_models_without(add_backend, masks):
+    add_backend("FAKE_A", masks=masks)
+    preference = ("FAKE_A", "TORCH_SDPA")
+    assert choose(preference=preference, is_mask_free=True).name == "FAKE_A"
+    assert choose(preference=preference).name == "TORCH_SDPA"
+    assert choose(explicit("FAKE_A")).name == "FAKE_A"
+
+
+def test_a_package_that_is_broken_is_passed_over_unless_it_was_chosen(add_backend, caplog):
+    add_backend("FAKE_A", broken="undefined symbol")
+    with caplog.at_level(logging.INFO, logger="omnireel"):
+        assert choose(preference=("FAKE_A", "TORCH_SDPA")).name == "TORCH_SDPA"
+    assert "FAKE_A is unavailable: it cannot be loaded (undefined symbol)" in caplog.text
+    with pytest.raises(BadSetting, match="it cannot be used: undefined symbol"):
+        choose(explicit("FAKE_A"))
+
+
+def test_the_platform_is_looked_at_before_the_package(add_backend):
+    add_backend("FAKE_A", platforms=("npu",), package="no_such_package_here")
+    with pytest.raises(BadSetting, match="it runs on npu, not on cpu"):
+        choose(explicit("FAKE_A"))
+
+
+def test_a_preference_without_a_file_is_passed_over(caplog):
+    with caplog.at_level(logging.INFO, logger="omnireel"):
+        choose(preference=("NO_FILE", "TORCH_SDPA"))
+    assert "NO_FILE is unavailable: it is not part of omnireel" in caplog.text

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from omnireel.platforms import cuda
 from omnireel.platforms.cuda import PLATFORM
+from omnireel.platforms.interface import DeviceInfo
 
 
 def test_it_says_why_it_is_not_there():
@@ -54,3 +56,36 @@ def test_free_memory_is_that_of_the_device_in_question(monkeypatch):
     found = PLATFORM.out_of_memory(torch.OutOfMemoryError("out of memory"), "decode", 3)
     assert found is not None
     assert found.details["free_bytes"] == 3
+
+
+BLACKWELL = ("TRTLLM_ATTN", "CUDNN_ATTN", "FLASHINFER_ATTN", "TORCH_SDPA")
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "preference"),
+    [
+        ((), ("TORCH_SDPA",)),
+        (("7.5",), ("TORCH_SDPA",)),
+        (("8.0",), ("FLASH_ATTN", "TORCH_SDPA")),
+        (("8.9",), ("FLASH_ATTN", "TORCH_SDPA")),
+        (("9.0",), ("FLASH_ATTN", "CUDNN_ATTN", "TORCH_SDPA")),
+        (("10.0",), BLACKWELL),
+        (("12.1",), BLACKWELL),
+        (("10.0", "9.0"), ("FLASH_ATTN", "CUDNN_ATTN", "TORCH_SDPA")),
+    ],
+)
+def test_attention_goes_by_the_oldest_card(monkeypatch, capabilities, preference):
+    cards = tuple(
+        DeviceInfo(index=index, name="card", total_bytes=1, capability=item) for index, item in enumerate(capabilities)
+    )
+    monkeypatch.setattr(type(PLATFORM), "available", lambda self: bool(cards))
+    monkeypatch.setattr(type(PLATFORM), "devices", lambda self: cards)
+    assert PLATFORM.attention_preference == preference
+
+
+def test_on_blackwell_only_the_fourth_flash_attention_counts(monkeypatch):
+    card = DeviceInfo(index=0, name="card", total_bytes=1, capability="10.0")
+    monkeypatch.setattr(type(PLATFORM), "available", lambda self: True)
+    monkeypatch.setattr(type(PLATFORM), "devices", lambda self: (card,))
+    monkeypatch.setattr(cuda, "version", lambda distribution: {"flash-attn-4": "4.0"}[distribution])
+    assert PLATFORM.attention_preference == (*BLACKWELL[:-1], "FLASH_ATTN", "TORCH_SDPA")

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from omnireel.attention.spec import AttentionConfig, AttentionSpec
 
 if TYPE_CHECKING:
-    from omnireel.attention.backend import AttentionBackend, all_backends
+    from omnireel.attention.backend import AttentionBackend, Place, all_backends
+    from omnireel.attention.calibration import Calibration, calibration_of
     from omnireel.attention.layer import Attention
-    from omnireel.attention.metadata import AttentionMetadata
-    from omnireel.attention.select import select_backend
+    from omnireel.attention.metadata import AttentionMetadata, VideoTokenLayout
+    from omnireel.attention.select import select_backend, why_unavailable
 
 __all__ = [
     "Attention",
@@ -22,16 +23,26 @@ __all__ = [
     "AttentionConfig",
     "AttentionMetadata",
     "AttentionSpec",
+    "Calibration",
+    "Place",
+    "VideoTokenLayout",
     "all_backends",
+    "calibration_of",
     "select_backend",
+    "why_unavailable",
 ]
 
 _HOMES = {
     "Attention": "layer",
     "AttentionBackend": "backend",
     "AttentionMetadata": "metadata",
+    "Calibration": "calibration",
+    "Place": "backend",
+    "VideoTokenLayout": "metadata",
     "all_backends": "backend",
+    "calibration_of": "calibration",
     "select_backend": "select",
+    "why_unavailable": "select",
 }
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import torch
 from torch import nn
 
+from omnireel.attention.backend import LayerFacts
+from omnireel.attention.backends import torch_sdpa
 from omnireel.attention.metadata import ONE_DOCUMENT, AttentionMetadata
 
 if TYPE_CHECKING:
@@ -18,28 +22,78 @@ if TYPE_CHECKING:
 class Attention(nn.Module):
     """Softmax attention of `num_heads` heads over full sequences, scaled by 1 / sqrt(head_dim). Holds no weights.
 
-    `role` names what the layer is for; settings, reports and sequence parallelism address layers by it.
+    `role` names what the layer is for; settings, reports and sequence parallelism address layers by it. `index`: which of the
+    model's blocks it is in, `name`: its path in the model, for backends that treat some otherwise.
+
+    Raises:
+        ValueError: the backend cannot serve such a layer.
     """
 
     def __init__(
-        self, num_heads: int, head_dim: int, *, backend: AttentionBackend, role: str, causal: bool = False
+        self,
+        num_heads: int,
+        head_dim: int,
+        *,
+        backend: AttentionBackend,
+        role: str,
+        causal: bool = False,
+        index: int | None = None,
+        name: str = "",
     ) -> None:
         super().__init__()
         self.num_heads = num_heads
         self.head_dim = head_dim
         self.backend = backend
-        self.role = role
-        self.causal = causal
+        self.facts = LayerFacts(role=role, name=name, index=index, causal=causal)
         self.scale = 1.0 / math.sqrt(head_dim)
+        backend.check_layer(self.facts)
 
     def forward(
         self, q_BSHD: Tensor, k_BSHD: Tensor, v_BSHD: Tensor, metadata: AttentionMetadata | None = None
     ) -> Tensor:
-        """[B,S,H,D] (batch, rows, heads, channels) in and out; no metadata means one document."""
-        return self.backend.forward(
-            q_BSHD, k_BSHD, v_BSHD, scale=self.scale, causal=self.causal, metadata=metadata or ONE_DOCUMENT
-        )
+        """[B,S,H,D] (batch, rows, heads, channels) in and out; no metadata means one document.
+
+        float32 rows go to TORCH_SDPA where the backend has no float32.
+
+        Raises:
+            ValueError: the metadata asks for what the backend cannot do, or does not fit the rows.
+        """
+        metadata = metadata or ONE_DOCUMENT
+        backend, can = self.backend, self.backend.can
+        if q_BSHD.dtype is torch.float32 and can.dtypes and torch.float32 not in can.dtypes:
+            backend = torch_sdpa.BACKEND
+        elif metadata is not ONE_DOCUMENT:
+            self._check(metadata)
+        run = _traced if backend.can.is_traceable else _untraced
+        return run(backend, q_BSHD, k_BSHD, v_BSHD, scale=self.scale, metadata=metadata, layer=self.facts)
+
+    def _check(self, metadata: AttentionMetadata) -> None:
+        name, can, mask = self.backend.name, self.backend.can, metadata.mask
+        if mask is not None and can.masks == "none":
+            raise ValueError(f"{name} takes no masks; choose TORCH_SDPA for {self.facts.role}")
+        if mask is not None and mask.dim() != 2 and can.masks != "any":
+            raise ValueError(
+                f"{name} takes no dense masks, only masks of keys; choose TORCH_SDPA for {self.facts.role}"
+            )
+        if metadata.full_attn_spans is not None and not can.has_spans and mask is None:
+            raise ValueError(f"{name} has no mixed attention; choose FLASH_ATTN or TORCH_SDPA, or give a dense mask")
 
     def extra_repr(self) -> str:
         """What `print(model)` shows."""
-        return f"{self.role}, {self.num_heads} x {self.head_dim}, {self.backend.name}"
+        return f"{self.facts.role}, {self.num_heads} x {self.head_dim}, {self.backend.name}"
+
+
+def _traced(
+    backend: AttentionBackend,
+    q_BSHD: Tensor,
+    k_BSHD: Tensor,
+    v_BSHD: Tensor,
+    *,
+    scale: float,
+    metadata: AttentionMetadata,
+    layer: LayerFacts,
+) -> Tensor:
+    return backend.forward(q_BSHD, k_BSHD, v_BSHD, scale=scale, causal=layer.causal, metadata=metadata, layer=layer)
+
+
+_untraced: Callable[..., Tensor] = torch.compiler.disable(_traced)  # type: ignore[no-untyped-call]

@@ -18,6 +18,7 @@ from omnireel.config import ModelSpec, compat, settings_of
 from omnireel.errors import OmniReelError, SetupError
 
 _NEEDED = ("torch", "transformers", "safetensors", "av", "numpy", "pillow", "prometheus_client", "rich")
+_UNPROVEN = " (omnireel was not run on such hardware)"
 _OPTIONAL = {
     "pillow_heif": "reading HEIC and HEIF pictures",
     "setproctitle": "processes that ps and py-spy show by model, stage and rank",
@@ -117,9 +118,24 @@ def _platforms() -> list[dict[str, Any]]:
 
 
 def _backends() -> list[dict[str, Any]]:
-    from omnireel.attention import all_backends
+    """Each with why it cannot serve here, on the device that would be taken."""
+    from omnireel.attention import Place, all_backends, why_unavailable
+    from omnireel.platforms import all_platforms
 
-    return [{"name": item.name, "platforms": item.platforms, "why_not": item.available()} for item in all_backends()]
+    platform = next((item for item in all_platforms() if item.available()), None)
+    devices = platform.devices() if platform else ()
+    place = Place(
+        platform=platform.name if platform else "no device", capability=devices[0].capability if devices else ""
+    )
+    return [
+        {
+            "name": item.name,
+            "platforms": item.can.platforms,
+            "run_on_hardware": item.can.is_run_on_hardware,
+            "why_not": why_unavailable(item, place),
+        }
+        for item in all_backends()
+    ]
 
 
 def _encoders() -> dict[str, bool]:
@@ -146,7 +162,7 @@ def _print(report: dict[str, Any]) -> None:
     show.table([(name, found or "not installed") for name, found in report["versions"].items()])
     show.line(f"\n{report['machine']}")
     for item in report.get("platforms", ()):
-        unproven = "" if item["run_on_hardware"] else " (omnireel was not run on such hardware)"
+        unproven = "" if item["run_on_hardware"] else _UNPROVEN
         show.line(f"{item['name']}: {'available' if item['available'] else item['why_not']}{unproven}")
         for device in item["devices"]:
             free, total = device["free_bytes"] / 2**30, device["total_bytes"] / 2**30
@@ -160,7 +176,8 @@ def _print(report: dict[str, Any]) -> None:
 
 def _print_parts(report: dict[str, Any]) -> None:
     rows = [
-        ("attention", item["name"], item["why_not"] or "available") for item in report.get("attention_backends", ())
+        ("attention", item["name"], (item["why_not"] or "available") + ("" if item["run_on_hardware"] else _UNPROVEN))
+        for item in report.get("attention_backends", ())
     ]
     rows += [("encoder", name, "available" if has else "missing") for name, has in report.get("encoders", {}).items()]
     rows += [

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
+from omnireel.attention.options import AttnQuantSpec, BlockSparseSpec, SkipSoftmaxSpec
 from omnireel.attention.spec import AttentionConfig, AttentionSpec
 
-_SPEC_KEYS = ("backend",)
+_OPTIONS: Mapping[str, type[Any]] = {
+    "skip_softmax": SkipSoftmaxSpec, "quant": AttnQuantSpec, "block_sparse": BlockSparseSpec,
+}  # fmt: skip
+_WORDS = ("dtype_qk", "dtype_vo", "flashinfer_backend", "skip_layers")
+"""Fields of options that are text; a dotted flag writes the numbers of all others as text too."""
+_SPEC_KEYS = ("backend", *_OPTIONS)
 
 
 def attention_config(written: Mapping[str, Any]) -> AttentionConfig:
@@ -46,6 +54,34 @@ def _spec(where: str, value: Any) -> AttentionSpec:
     other = sorted(set(value) - set(_SPEC_KEYS))
     if other:
         raise ValueError(f"{where} has the keys {', '.join(map(str, other))} beside backend; that is ambiguous")
-    if not isinstance(value["backend"], str):
+    if not isinstance(value.get("backend"), str):
         raise ValueError(f"{where}.backend must be the name of a backend")
-    return AttentionSpec(backend=value["backend"])
+    options = {name: _option(f"{where}.{name}", kind, value[name]) for name, kind in _OPTIONS.items() if name in value}
+    try:
+        return AttentionSpec(backend=value["backend"], **options)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _option(where: str, kind: type[Any], value: Any) -> Any:
+    """An option's spec; None stays unset."""
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{where} must be an object")
+    known = [item.name for item in fields(kind)]
+    other = sorted(map(str, set(value) - set(known)))
+    if other:
+        raise ValueError(f"{where} has the keys {', '.join(other)}; known are {', '.join(known)}")
+    try:
+        return kind(**{name: item if name in _WORDS else _number(item) for name, item in value.items()})
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def _number(value: Any) -> Any:
+    """The number that a text spells; everything else as it is."""
+    for kind in (int, float) if isinstance(value, str) else ():
+        with contextlib.suppress(ValueError):
+            return kind(value)
+    return value

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import PackageNotFoundError, version
 
 import torch
 
 from omnireel.platforms.accelerator import Accelerator
 from omnireel.platforms.interface import DeviceTraits
+
+AMPERE, HOPPER, BLACKWELL = 8, 9, 10
+"""Major parts of compute capabilities; Ada is an 8, and the largest consumer cards of Blackwell are a 12."""
 
 
 class Cuda(Accelerator):
@@ -28,13 +32,28 @@ class Cuda(Accelerator):
 
     @property
     def attention_preference(self) -> tuple[str, ...]:
-        """cuDNN's fused kernels, where torch has them."""
-        return ("CUDNN_ATTN", "TORCH_SDPA")
+        """By the oldest card. FlashAttention 3 is the quickest that was measured on Hopper, cuDNN the next."""
+        majors = [int(card.capability.partition(".")[0]) for card in self.devices()] if self.available() else []
+        oldest = min(majors, default=0)
+        if oldest >= BLACKWELL:
+            # The kernels of TensorRT-LLM and cuDNN are made for it; of FlashAttention only the fourth is.
+            flash = ("FLASH_ATTN",) if _has("flash-attn-4") else ()
+            return ("TRTLLM_ATTN", "CUDNN_ATTN", "FLASHINFER_ATTN", *flash, "TORCH_SDPA")
+        if oldest == HOPPER:
+            return ("FLASH_ATTN", "CUDNN_ATTN", "TORCH_SDPA")
+        return ("FLASH_ATTN", "TORCH_SDPA") if oldest >= AMPERE else ("TORCH_SDPA",)
 
     def capability(self, index: int) -> str:
         """Compute capability as in "9.0"."""
         card = torch.cuda.get_device_properties(index)
         return f"{card.major}.{card.minor}"
+
+
+def _has(distribution: str) -> bool:
+    try:
+        return bool(version(distribution))
+    except PackageNotFoundError:
+        return False
 
 
 PLATFORM = Cuda()

@@ -1,8 +1,10 @@
 import pytest
 import torch
 
-from omnireel.attention import AttentionMetadata
+from omnireel.attention import AttentionMetadata, Place
 from omnireel.attention.backends import cudnn_attn, torch_sdpa
+
+CARD = Place(platform="cuda", capability="9.0")
 
 
 @pytest.mark.parametrize(
@@ -10,17 +12,23 @@ from omnireel.attention.backends import cudnn_attn, torch_sdpa
 )
 def test_it_says_why_it_is_unavailable(version, problem, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: version)
-    assert problem in (cudnn_attn.BACKEND.available() or "")
+    assert problem in (cudnn_attn.BACKEND.available(CARD) or "")
 
 
 def test_it_is_available_with_a_fit_cudnn(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: 91002)
-    assert cudnn_attn.BACKEND.available() is None
+    assert cudnn_attn.BACKEND.available(CARD) is None
 
 
 def test_it_takes_head_sizes_in_eights_up_to_256():
-    assert {64, 128, 256} <= set(cudnn_attn.BACKEND.head_dims)
-    assert not {4, 12, 264} & set(cudnn_attn.BACKEND.head_dims)
+    assert {64, 128, 256} <= set(cudnn_attn.BACKEND.can.head_dims)
+    assert not {4, 12, 264} & set(cudnn_attn.BACKEND.can.head_dims)
+
+
+def test_a_single_key_is_computed_without_cudnn(qkv):
+    q, k, v = qkv(5, keys=1)
+    made = cudnn_attn.BACKEND.forward(q, k, v, scale=0.1, causal=False, metadata=AttentionMetadata())
+    torch.testing.assert_close(made, v.expand(-1, 5, -1, -1))
 
 
 @pytest.mark.gpu

@@ -271,3 +271,29 @@ def test_eager_is_never_compiled(monkeypatch):
         monkeypatch.setattr(file, "compile_blocks", refuse)
     speed = Acceleration(compile_blocks="on", enforce_eager=True, warm_up=True)
     run(load_pipeline(dataclasses.replace(context(), acceleration=speed)))
+
+
+def test_a_backend_that_asks_is_told_of_each_step_and_where_the_picture_lies(monkeypatch, pipeline):
+    (transformer,) = {pipeline._transformers[name] for name in list(pipeline._transformers)[:1]}
+    layer = transformer.blocks[1].attn.attend
+    told = []
+
+    def forward(q, k, v, metadata=None):
+        told.append(metadata)
+        return type(layer).forward(layer, q, k, v, metadata)
+
+    expected = run(pipeline)
+    assert told == []
+    monkeypatch.setattr(layer, "forward", forward)
+    run(pipeline)
+    assert set(told) == {None}
+    told.clear()
+    monkeypatch.setattr(transformer, "reads_metadata", True)
+    made = run(pipeline)
+    assert np.array_equal(made.latents["video"], expected.latents["video"])
+    assert [item.step for item in told] == list(range(len(told)))
+    assert [item.progress for item in told] == sorted((item.progress for item in told), reverse=True)
+    for item in told:
+        assert item.video.used_len == item.cu_seqlens[-1]
+        assert item.video.num_video_rows == np.prod(made.latents["video"].shape[2:]) // 4
+    assert (layer.facts.index, layer.facts.name) == (1, "transformer_blocks.1.attn")

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from omnireel.attention.backend import ANY_LAYER, AttentionBackend, Capabilities, LayerFacts, Place
 from omnireel.attention.backends import torch_sdpa
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from omnireel.attention.backend import AttentionBackend
     from omnireel.attention.metadata import AttentionMetadata
 
 # Head sizes are those of cuDNN's forward kernel; 9.5 is the first version that serving engines choose by themselves.
@@ -21,17 +21,16 @@ _HEAD_DIMS = tuple(range(8, 257, 8))
 _MIN_CUDNN = 90500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CudnnAttention:
+@dataclass(frozen=True, kw_only=True)
+class CudnnAttention(AttentionBackend):
     """Fused attention for half-precision inputs on NVIDIA cards."""
 
-    name: str = "CUDNN_ATTN"
-    platforms: tuple[str, ...] | None = ("cuda",)
-    head_dims: tuple[int, ...] = _HEAD_DIMS
-    dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16)
-    package: str = ""
+    name = "CUDNN_ATTN"
+    can = Capabilities(
+        platforms=("cuda",), head_dims=_HEAD_DIMS, dtypes=(torch.bfloat16, torch.float16), masks="any", has_spans=False
+    )
 
-    def available(self) -> str | None:
+    def available(self, place: Place) -> str | None:
         """Why this build of torch has no fit cuDNN, or None."""
         version: int | None = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
         if version is None:
@@ -49,9 +48,10 @@ class CudnnAttention:
         scale: float,
         causal: bool,
         metadata: AttentionMetadata,
+        layer: LayerFacts = ANY_LAYER,
     ) -> Tensor:
-        """As the contract says."""
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        """As the contract says. cuDNN has no kernel for a single key; torch's plain arithmetic is as quick there."""
+        with sdpa_kernel(SDPBackend.MATH if k_BSHD.shape[1] == 1 else SDPBackend.CUDNN_ATTENTION):
             return torch_sdpa.BACKEND.forward(q_BSHD, k_BSHD, v_BSHD, scale=scale, causal=causal, metadata=metadata)
 
 

@@ -15,6 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from omnireel.attention import AttentionMetadata, VideoTokenLayout
+
 VIDEO_TAG, TEXT_TAG, AUDIO_TAG = 0, 1, 2
 AUDIO_CHANNELS = 2
 
@@ -95,6 +97,11 @@ class PackedLayout:
     def num_rows(self) -> int:
         """S."""
         return len(self.token_tags)
+
+    def told(self, step: int, progress: float) -> AttentionMetadata:
+        """What an attention backend may know of a step: one document, and the target picture at its end."""
+        video = VideoTokenLayout(prefix_len=self.video_row_start, latent_grid=self.grid)
+        return AttentionMetadata(cu_seqlens=(0, self.num_rows), video=video, step=step, progress=progress)
 
 
 def pack(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from omnireel.acceleration import compile_blocks
-from omnireel.attention import AttentionBackend, select_backend
+from omnireel.attention import AttentionBackend, Calibration, calibration_of, select_backend
 from omnireel.errors import BadCheckpoint, MissingPackage, NonFinite
 from omnireel.layers.kernels import PLAIN, TRACEABLE, Kernels, fused, why_not_fused
 from omnireel.models.minimax_h3 import limits as geometry
@@ -333,7 +333,8 @@ class MiniMaxH3Pipeline:
                 plan = replace(plans[-1], timesteps=step.timesteps.to(self._device))
             else:
                 plan = transformer.plan_step(step.timesteps, step.indices, layout.token_tags, num_rows=layout.num_rows)
-            plans.append(replace(plan, tables=table))
+            told = layout.told(index, float(video.sigmas[index])) if transformer.reads_metadata else None
+            plans.append(replace(plan, tables=table, attention=told))
         return tuple(plans)
 
     def _transformer_of(self, workload: Workload) -> MiniMaxH3Transformer:
@@ -415,12 +416,13 @@ def _load_transformer(
     shown = f"{files.folder.name}/config.json"
     try:
         config = TransformerConfig.from_dict(files.config)
+        calibration = calibration_of(files.config)
     except ValueError as error:
         raise BadCheckpoint(shown, str(error)) from None
     speed, platform = context.acceleration, context.platform.name
     kernels = _kernels(context)
     with torch.device("meta"):
-        select = partial(_select, context, _stream_dtype(files, dtype))
+        select = partial(_select, context, _stream_dtype(files, dtype), calibration=calibration)
         transformer = MiniMaxH3Transformer(config, select=select, kernels=kernels)
     has_tables = speed.is_on("modulation_tables", platform)
     load_component(
@@ -461,14 +463,25 @@ def _stream_dtype(files: ComponentFiles, dtype: torch.dtype | None) -> torch.dty
 
 
 def _select(
-    context: BuildContext, dtype: torch.dtype | None, role: str, category: str, head_dim: int
+    context: BuildContext,
+    dtype: torch.dtype | None,
+    role: str,
+    category: str,
+    head_dim: int,
+    calibration: Calibration | None = None,
 ) -> AttentionBackend:
+    platform = context.platform
+    index = int(context.device.partition(":")[2] or 0)
     return select_backend(
         context.attention,
         role=role,
         category=category,
         head_dim=head_dim,
-        platform_name=context.platform.name,
-        preference=context.platform.attention_preference,
+        platform_name=platform.name,
+        capability=platform.devices()[index].capability,
+        preference=platform.attention_preference,
         dtype=dtype,
+        # Packed sequences are never padded, and text is refined by itself.
+        is_mask_free=True,
+        calibration=calibration,
     )

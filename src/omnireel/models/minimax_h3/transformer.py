@@ -38,7 +38,7 @@ from omnireel.layers import (
 from omnireel.models.minimax_h3.keymap import KEEP_FLOAT32, stored_dtype
 
 if TYPE_CHECKING:
-    from omnireel.attention import AttentionBackend
+    from omnireel.attention import AttentionBackend, AttentionMetadata
 
     SelectBackend: TypeAlias = Callable[[str, str, int], AttentionBackend]
 
@@ -152,13 +152,15 @@ class StepTables:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepPlan:
     """What of a step is known before it: its distinct timesteps, float32 [M], on the device of the weights; which table row
-    each packed row takes in the blocks and in the output norm; and the tables, or None to compute them in the step.
+    each packed row takes in the blocks and in the output norm; the tables, or None to compute them in the step; and what the
+    attention backend is told, None where it does not ask.
     """
 
     timesteps: Tensor
     rows: TableRows
     out_rows: TableRows
     tables: StepTables | None = None
+    attention: AttentionMetadata | None = None
 
 
 class MiniMaxH3Transformer(nn.Module):
@@ -181,7 +183,10 @@ class MiniMaxH3Transformer(nn.Module):
         self.context_embedder = Linear(config.text_dim, hidden, bias=True)
         self.time_embedder = TimestepEmbedding(config.freq_dim, config.time_embed_hidden_dim, config.time_embed_dim)
         self.token_refiner = TokenRefiner(config, select=select)
-        self.transformer_blocks = nn.ModuleList(Block(config, backend=backend) for _ in range(config.num_layers))
+        self.transformer_blocks = nn.ModuleList(
+            Block(config, backend=backend, index=index) for index in range(config.num_layers)
+        )
+        self.reads_metadata = backend.reads_metadata
         self.norm_out = OutputNorm(config)
         self.proj_out = Linear(hidden, config.video_row_dim, bias=True)
         self.audio_proj_out = Linear(hidden, config.audio_in_channels, bias=True)
@@ -288,7 +293,7 @@ class MiniMaxH3Transformer(nn.Module):
         for index, block in enumerate(self.blocks):
             table_R6H = block.adaln_proj(time_ME) if tables is None else tables.blocks[index]
             mark_dynamic((table_R6H, 0))
-            block(x_BSH, table_R6H, plan.rows, rotary, self.kernels)
+            block(x_BSH, table_R6H, plan.rows, rotary, self.kernels, plan.attention)
         out_M2H = tables.out if tables is not None else self.norm_out.table(time_ME)
         y_BSH = self.norm_out(x_BSH, out_M2H, plan.out_rows, self.kernels)
         video = self.proj_out(y_BSH.index_select(1, video_indices).to(self.proj_out.dtype))
@@ -314,21 +319,27 @@ def _check_rows(indices_S: Tensor, tags_S: Tensor, num_rows: int, num_timesteps:
 class Block(nn.Module):
     """Attention and feed-forward, each shifted, scaled and gated by the row's timestep and tag."""
 
-    def __init__(self, config: TransformerConfig, *, backend: AttentionBackend) -> None:
+    def __init__(self, config: TransformerConfig, *, backend: AttentionBackend, index: int | None = None) -> None:
         super().__init__()
         self.norm1 = RMSNorm(config.hidden_size, eps=config.norm_eps)
-        self.attn = SelfAttention(config, backend=backend, role=_BLOCK_ROLE)
+        self.attn = SelfAttention(config, backend=backend, role=_BLOCK_ROLE, index=index)
         self.norm2 = RMSNorm(config.hidden_size, eps=config.norm_eps)
         self.ff = SwiGlu(config.hidden_size, config.ffn_dim)
         self.adaln_proj = BlockModulation(config)
 
     def forward(
-        self, x_BSH: Tensor, table_R6H: Tensor, rows: TableRows, rotary: RotaryTable, kernels: Kernels = PLAIN
+        self,
+        x_BSH: Tensor,
+        table_R6H: Tensor,
+        rows: TableRows,
+        rotary: RotaryTable,
+        kernels: Kernels = PLAIN,
+        metadata: AttentionMetadata | None = None,
     ) -> None:
         """Changes the stream `x_BSH` in place. table_R6H: from `adaln_proj`."""
         shift_attn, scale_attn, gate_attn, shift_ff, scale_ff, gate_ff = table_R6H.unbind(1)
         attended_BSH = self.attn(
-            kernels.norm_modulate(x_BSH, self.norm1, scale_attn, shift_attn, rows), rotary, kernels
+            kernels.norm_modulate(x_BSH, self.norm1, scale_attn, shift_attn, rows), rotary, kernels, metadata
         )
         normed_BSH = kernels.gate_add_norm_modulate_(
             x_BSH, attended_BSH, gate_attn, self.norm2, scale_ff, shift_ff, rows
@@ -364,7 +375,9 @@ def modulation_table(time_ME: Tensor, weight: Tensor, bias: Tensor | None, *, wi
 class SelfAttention(nn.Module):
     """Attention over all rows, with normed and turned queries and keys. All heads together may be wider than the stream."""
 
-    def __init__(self, config: TransformerConfig, *, backend: AttentionBackend, role: str) -> None:
+    def __init__(
+        self, config: TransformerConfig, *, backend: AttentionBackend, role: str, index: int | None = None
+    ) -> None:
         super().__init__()
         self.num_heads = config.num_attention_heads
         inner = config.num_attention_heads * config.attention_head_dim
@@ -374,7 +387,14 @@ class SelfAttention(nn.Module):
         self._packed: Tensor | None = None
         self.norm_q = RMSNorm(config.attention_head_dim, eps=config.qk_norm_eps)
         self.norm_k = RMSNorm(config.attention_head_dim, eps=config.qk_norm_eps)
-        self.attend = Attention(config.num_attention_heads, config.attention_head_dim, backend=backend, role=role)
+        self.attend = Attention(
+            config.num_attention_heads,
+            config.attention_head_dim,
+            backend=backend,
+            role=role,
+            index=index,
+            name="" if index is None else f"transformer_blocks.{index}.attn",
+        )
         # A list, for checkpoints name the projection `to_out.0`.
         self.to_out = nn.ModuleList([Linear(inner, config.hidden_size, bias=False)])
 
@@ -385,7 +405,13 @@ class SelfAttention(nn.Module):
             layer.weight = nn.Parameter(part, requires_grad=False)
         self._packed = packed
 
-    def forward(self, x_BSH: Tensor, rotary: RotaryTable | None = None, kernels: Kernels = PLAIN) -> Tensor:
+    def forward(
+        self,
+        x_BSH: Tensor,
+        rotary: RotaryTable | None = None,
+        kernels: Kernels = PLAIN,
+        metadata: AttentionMetadata | None = None,
+    ) -> Tensor:
         """[B,S,H] to [B,S,H]; `x_BSH` is left as it was."""
         if self._packed is None:
             q, k, v = self.to_q(x_BSH), self.to_k(x_BSH), self.to_v(x_BSH)
@@ -393,7 +419,7 @@ class SelfAttention(nn.Module):
             q, k, v = F.linear(x_BSH, self._packed).chunk(3, dim=-1)
         q_BSAD = kernels.norm_rotate(self._heads(q), self.norm_q, rotary)
         k_BSAD = kernels.norm_rotate(self._heads(k), self.norm_k, rotary)
-        out: Tensor = self.to_out[0](self.attend(q_BSAD, k_BSAD, self._heads(v)).flatten(2))
+        out: Tensor = self.to_out[0](self.attend(q_BSAD, k_BSAD, self._heads(v), metadata).flatten(2))
         return out
 
     def _heads(self, x: Tensor) -> Tensor:
