@@ -55,3 +55,7 @@ def test_a_machine_without_proc_has_a_name_and_a_peak(monkeypatch, tmp_path):
     PLATFORM.reset_peak_memory()
     assert PLATFORM.peak_memory_bytes() > 2**20
     assert PLATFORM.devices()[0].name
+
+
+def test_a_call_is_its_own_recording():
+    assert PLATFORM.capture(lambda: 3)() == 3

@@ -89,3 +89,63 @@ def test_on_blackwell_only_the_fourth_flash_attention_counts(monkeypatch):
     monkeypatch.setattr(type(PLATFORM), "devices", lambda self: (card,))
     monkeypatch.setattr(cuda, "version", lambda distribution: {"flash-attn-4": "4.0"}[distribution])
     assert PLATFORM.attention_preference == (*BLACKWELL[:-1], "FLASH_ATTN", "TORCH_SDPA")
+
+
+def test_a_graph_is_warmed_up_on_a_stream_of_its_own_and_recorded_there(monkeypatch):
+    """In the order that torch documents: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs."""
+    events: list[str] = []
+
+    class Stream:
+        def __init__(self, device=None, name="side"):
+            self.name = name
+
+        def wait_stream(self, other):
+            events.append(f"{self.name} waits for {other.name}")
+
+    class Inside:
+        def __init__(self, name):
+            self.name = name
+
+        def __enter__(self):
+            events.append(f"enter {self.name}")
+
+        def __exit__(self, *_):
+            events.append(f"leave {self.name}")
+
+    class Graph:
+        def replay(self):
+            events.append("replay")
+
+    main = Stream(name="main")
+    monkeypatch.setattr(torch.cuda, "device", lambda device: Inside(str(device)))
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: main)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: Inside(stream.name))
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(
+        torch.cuda,
+        "graph",
+        lambda graph, stream, capture_error_mode: Inside(f"{capture_error_mode} graph on {stream.name}"),
+    )
+
+    def call():
+        events.append("call")
+        return len(events)
+
+    replay = PLATFORM.capture(call, 1)
+    recorded = [
+        "enter cuda:1", "side waits for main", "enter side", "call", "call", "call", "leave side", "main waits for side",
+        "enter thread_local graph on side", "call", "leave thread_local graph on side", "leave cuda:1",
+    ]  # fmt: skip
+    assert events == recorded
+    assert [replay(), replay()] == [10, 10]
+    assert events == [*recorded, "replay", "replay"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA card")
+def test_a_replay_computes_from_what_is_there_by_then():
+    x = torch.ones(4, device="cuda")
+    replay = PLATFORM.capture(lambda: x * 2)
+    x.fill_(3)
+    assert replay().tolist() == [6.0] * 4

@@ -89,6 +89,7 @@ class AccelerationSpec:
         choices=SWITCH,
     )
     overlap_frames: str = setting("auto", "move decoded frames to the host while the next are decoded", choices=SWITCH)
+    cuda_graphs: str = setting("auto", "replay the steps of small clips as one recorded graph", choices=SWITCH)
     vae_encode_precision: str = setting(
         "float32", "number type of the video encoder's convolutions", choices=ENCODE_PRECISIONS
     )

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from omnireel.errors import OutOfMemory
 from omnireel.platforms.cpu import PLATFORM as CPU
-from omnireel.platforms.interface import DeviceInfo, DeviceTraits
+from omnireel.platforms.interface import DeviceInfo, DeviceTraits, T
 
 _ASKED = re.compile(r"[Tt]ried to allocate ([\d.]+) ?(KiB|MiB|GiB|KB|MB|GB)")
 _UNIT_BYTES = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 2**10, "MB": 2**20, "GB": 2**30}
@@ -86,6 +87,10 @@ class Accelerator(ABC):
     def release_memory(self, index: int = 0) -> None:
         """Empties the cache of torch's allocator."""
         self.runtime().empty_cache()
+
+    def capture(self, call: Callable[[], T], index: int = 0) -> Callable[[], T]:
+        """The call itself."""
+        return call
 
     def out_of_memory(self, error: BaseException, where: str, index: int = 0) -> OutOfMemory | None:
         """Torch's own error on a device, what libraries say instead, and whatever the processor's platform recognises."""

@@ -7,12 +7,13 @@ import platform
 import re
 import resource
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
 from omnireel.errors import OutOfMemory
-from omnireel.platforms.interface import DeviceInfo, DeviceTraits
+from omnireel.platforms.interface import DeviceInfo, DeviceTraits, T
 
 _STATUS = Path("/proc/self/status")
 _CPUINFO = Path("/proc/cpuinfo")
@@ -72,6 +73,10 @@ class Cpu:
 
     def release_memory(self, index: int = 0) -> None:
         """Nothing is held: the C library gives large blocks back by itself."""
+
+    def capture(self, call: Callable[[], T], index: int = 0) -> Callable[[], T]:
+        """The call itself."""
+        return call
 
     def out_of_memory(self, error: BaseException, where: str, index: int = 0) -> OutOfMemory | None:
         """Python's MemoryError and the words of torch's CPU allocator."""

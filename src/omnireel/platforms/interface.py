@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import torch
 
     from omnireel.errors import OutOfMemory
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +37,7 @@ class DeviceTraits:
     has_float64: bool = True
     has_inductor: bool = True
     has_pinned_memory: bool = True
+    has_graphs: bool = False
     is_run_on_hardware: bool = True
 
 
@@ -96,6 +100,16 @@ class Platform(Protocol):
     @property
     def attention_preference(self) -> tuple[str, ...]:
         """Names of attention backends, best first."""
+        ...
+
+    def capture(self, call: Callable[[], T], index: int = 0) -> Callable[[], T]:
+        """Records what `call` queues on the device, after running it a few times; what it gives queues the same again and gives
+        the outputs of the recording, filled anew. `call` must not wait for the device, and its tensors must stay. Where the
+        device has no graphs (`traits`), the call itself.
+
+        Raises:
+            RuntimeError: something in the call cannot be recorded.
+        """
         ...
 
     def out_of_memory(self, error: BaseException, where: str, index: int = 0) -> OutOfMemory | None:

@@ -18,6 +18,7 @@ from omnireel.models.minimax_h3 import limits as geometry
 from omnireel.models.minimax_h3 import references, tasks
 from omnireel.models.minimax_h3.audio_vae import AudioVae
 from omnireel.models.minimax_h3.conditioner import Conditioner
+from omnireel.models.minimax_h3.graphed import evaluations
 from omnireel.models.minimax_h3.keymap import transformer_names
 from omnireel.models.minimax_h3.layout import Layout, resolve_layout
 from omnireel.models.minimax_h3.limits import Limits
@@ -123,6 +124,7 @@ class MiniMaxH3Pipeline:
         self._layout = layout
         self._base_schedules = base_schedules
         self._transformers = transformers
+        self._evaluate = evaluations(transformers, context, torch.device(context.device).index or 0)
         self._conditioner = conditioner
         self._video_vae = video_vae
         self._audio_vae = audio_vae
@@ -273,7 +275,7 @@ class MiniMaxH3Pipeline:
         """See `Pipeline.step`."""
         index = state.steps_done
         state.progress = float(state.video_schedule.sigmas[index])
-        video_velocity, audio_velocity = self._transformer_of(state.workload).evaluate(
+        video_velocity, audio_velocity = self._evaluate[self._layout.denoiser_of(state.workload.task)](
             state.video_rows[None],
             state.audio_rows[None],
             state.text,
@@ -471,7 +473,7 @@ def _select(
     calibration: Calibration | None = None,
 ) -> AttentionBackend:
     platform = context.platform
-    index = int(context.device.partition(":")[2] or 0)
+    index = torch.device(context.device).index or 0
     return select_backend(
         context.attention,
         role=role,
