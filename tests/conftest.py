@@ -15,10 +15,7 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in os.environ:
-        if name.startswith("OMNIREEL_") or name in (
-            "DIFFUSION_ATTENTION_BACKEND",
-            "VLLM_OMNI_H3_VALIDATE_FINITE_TENSORS",
-        ):
+        if name.startswith(("OMNIREEL_", "VLLM_")) or name == "DIFFUSION_ATTENTION_BACKEND":
             monkeypatch.delenv(name)
 
 

@@ -4,7 +4,15 @@ OmniReelError
   ClientError                 the caller can fix it                   HTTP 4xx, exit 2
     InvalidRequest            a field of the request is not allowed   400
     MediaUnreadable           a given file is not what it should be   400
+    Unauthorized              no key, or a wrong one                  401
     UnknownModel              no such model                           404
+    UnknownJob                no such job or file                     404
+    TooSlow                   a body does not come                    408
+    Conflict                  not in the state that it is in          409
+    Expired                   it was kept for its time                410
+    TooLarge                  more bytes than are taken               413
+    UnsupportedBody           a body of a type that is not read       415
+    JobFailed                 asked for what a failed job never made  422
     QueueFull                 the queue is full, come back later      429
     Cancelled                 the caller gave up                      499
   SetupError                  who started the engine can fix it       exit 3
@@ -20,6 +28,8 @@ OmniReelError
     OutOfMemory               a request did not fit                   503
     DeadlineExceeded          a request ran past its time             504
     WorkerDied                the process of the model died or hung   503
+    Unavailable               not yet, or not any more                503
+    StorageFailed             the disk is full or cannot be written   507
     NonFinite                 a tensor holds what is no number        500
     NotReproduced             the same recipe gave other frames       500
 
@@ -109,6 +119,62 @@ class UnknownModel(ClientError):
             hint=hint or (f"did you mean {close!r}?" if close else "give a known name or a checkpoint directory"),
             details={"model": model, "known": names},
         )
+
+
+class Unauthorized(ClientError):
+    """The server asks for a key, and none or another one came."""
+
+    code = "unauthorized"
+    http_status = 401
+
+
+class UnknownJob(ClientError):
+    """No job, or no file, has this id."""
+
+    code = "unknown_job"
+    http_status = 404
+
+
+class TooSlow(ClientError):
+    """A request's body does not come."""
+
+    code = "too_slow"
+    http_status = 408
+
+
+class Conflict(ClientError):
+    """The thing is there but in another state than this needs."""
+
+    code = "conflict"
+    http_status = 409
+
+
+class Expired(ClientError):
+    """A file was kept for its time and is gone."""
+
+    code = "expired"
+    http_status = 410
+
+
+class TooLarge(ClientError):
+    """More bytes came than are taken."""
+
+    code = "too_large"
+    http_status = 413
+
+
+class UnsupportedBody(ClientError):
+    """A request's body is of a type that is not read."""
+
+    code = "unsupported_body"
+    http_status = 415
+
+
+class JobFailed(ClientError):
+    """The result of a job that failed was asked for."""
+
+    code = "job_failed"
+    http_status = 422
 
 
 class QueueFull(ClientError):
@@ -300,6 +366,20 @@ class WorkerDied(EngineError):
             hint=hint or "send the request again; the worker is started anew",
             details={"worker": worker, "how": how, "last_lines": lines},
         )
+
+
+class Unavailable(EngineError):
+    """The server is starting, stopping or asleep, or its engine is gone."""
+
+    code = "unavailable"
+    http_status = 503
+
+
+class StorageFailed(EngineError):
+    """What must be kept cannot be written: the disk is full, read-only or broken."""
+
+    code = "storage_failed"
+    http_status = 507
 
 
 class NonFinite(EngineError):

@@ -174,7 +174,7 @@ def test_no_command_shows_the_help(capsys):
 
 
 def test_every_command_is_found():
-    assert sorted(commands()) == ["config", "doctor", "generate", "models", "reproduce"]
+    assert sorted(commands()) == ["config", "doctor", "generate", "models", "reproduce", "serve"]
 
 
 def test_flags_are_as_decided():

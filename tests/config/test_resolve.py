@@ -23,7 +23,7 @@ def written(value):
 
 
 def as_text(value):
-    return value if isinstance(value, str) else json.dumps(written(value))
+    return str(value) if isinstance(value, str | Path) else json.dumps(written(value))
 
 
 def stated(name, said, folder):

@@ -24,7 +24,7 @@ def test_its_keys_are_the_settings_that_can_be_set():
 def test_a_value_of_its_type_is_one_that_is_taken(name):
     found = SCHEMA["properties"][name]
     value = two_values(engine_settings()[name])[0]
-    value = str(value) if isinstance(value, Path) else value
+    value = str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
     kinds = found["type"] if isinstance(found["type"], list) else [found["type"]]
     assert isinstance(value, TYPES[kinds[0]])
     assert ("null" in kinds) == engine_settings()[name].is_optional

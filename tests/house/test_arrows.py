@@ -44,6 +44,9 @@ def test_rooms_import_downward_only():
         ("transformers", {"models"}),
         ("rich", {"observe"}),
         ("triton", {"layers"}),
+        ("fastapi", {"server"}),
+        ("starlette", {"server"}),
+        ("uvicorn", {"server"}),
     ],
 )
 def test_a_package_is_imported_only_by_its_room(package, rooms):

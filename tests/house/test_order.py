@@ -33,6 +33,12 @@ UNMIRRORED = {
     "models/toy/facts.py": "data, read by the tests of discover",
     "models/toy_stages/facts.py": "data, read by the tests of discover",
     "request.py": "dataclasses",
+    "server/bodies.py": "data, read by the tests of app",
+    "server/run.py": "tests/e2e/test_serve.py",
+    "server/runs.py": "tests/e2e/test_serve.py",
+    "server/schemas.py": "what answers look like, seen by the tests of videos",
+    "server/service.py": "run by the tests of videos",
+    "cli/serve.py": "tests/e2e/test_serve.py",
 }
 """Source files without a test file of their own name, and why."""
 

@@ -27,7 +27,7 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
         "show", help=_SHOW, description=_SHOW, usage="omnireel config show [flags]", allow_abbrev=False
     )
     listing.add_argument("--json", action="store_true", help="print one JSON object, settings by name")
-    add_engine_flags(listing)
+    add_engine_flags(listing, has_server=True)
     listing.set_defaults(run=_show)
     check = actions.add_parser(
         "check", help=_CHECK, description=_CHECK, usage="omnireel config check [flags] FILE", allow_abbrev=False

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from omnireel.request import FramesU8
 
 
-def add_engine_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags of an engine, and -v; behind all others of the parser, whose names win."""
-    add_settings(parser)
+def add_engine_flags(parser: argparse.ArgumentParser, *, has_server: bool = False) -> None:
+    """The flags of an engine, of a server too where there is one, and -v; behind all others, whose names win."""
+    add_settings(parser, leave_out=() if has_server else ("server",))
     parser.add_argument("-v", "--verbose", action="store_true", help="log what the engine does (--log-level info)")
 
 

@@ -6,7 +6,7 @@ from omnireel.config.project import engine_arguments
 from omnireel.config.resolve import ResolvedConfig, StageConfig, merge, resolve
 from omnireel.config.schema import deploy_schema
 from omnireel.config.sources import Source
-from omnireel.config.spec import AccelerationSpec, AttentionFlags, ModelSpec, RunSpec
+from omnireel.config.spec import AccelerationSpec, AttentionFlags, ModelSpec, RunSpec, ServerSpec
 from omnireel.config.values import Setting, convert, settings_of
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "ModelSpec",
     "ResolvedConfig",
     "RunSpec",
+    "ServerSpec",
     "Setting",
     "Source",
     "Specs",

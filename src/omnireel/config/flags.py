@@ -26,14 +26,17 @@ def add_fields(parser: argparse.ArgumentParser, spec: type, *, title: str, skip:
             _add(group, setting)
 
 
-def add_settings(parser: argparse.ArgumentParser) -> None:
+def add_settings(parser: argparse.ArgumentParser, *, leave_out: Collection[str] = ()) -> None:
     """Adds the flags of every setting of an engine. A name that the parser has already stays what it was.
+
+    leave_out: names of GROUPS that the command has no use for.
 
     Flags of features that do not exist yet are not in the help text; typing one is answered by `resolve`.
     """
     taken = [action.dest for action in parser._actions]
-    for group in GROUPS.values():
-        add_fields(parser, group.spec, title=group.title, skip=taken)
+    for name, group in GROUPS.items():
+        if name not in leave_out:
+            add_fields(parser, group.spec, title=group.title, skip=taken)
     for section in SECTIONS:
         flag = "--" + section.replace("_", "-")
         parser.add_argument(flag, action="append", default=argparse.SUPPRESS, dest=section, help=argparse.SUPPRESS)

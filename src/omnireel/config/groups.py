@@ -12,7 +12,15 @@ from functools import cache
 from omnireel.acceleration import Acceleration
 from omnireel.attention.spec import AttentionConfig
 from omnireel.config import planned
-from omnireel.config.spec import AccelerationSpec, AttentionFlags, BatchSpec, ModelSpec, ProcessSpec, RunSpec
+from omnireel.config.spec import (
+    AccelerationSpec,
+    AttentionFlags,
+    BatchSpec,
+    ModelSpec,
+    ProcessSpec,
+    RunSpec,
+    ServerSpec,
+)
 from omnireel.config.stages import StagesSpec
 from omnireel.config.values import Setting, settings_of
 from omnireel.models.topology import ExecutionType
@@ -32,6 +40,7 @@ class Specs:
     acceleration: Acceleration
     acceleration_flags: AccelerationSpec
     run: RunSpec
+    server: ServerSpec
     stages_flags: StagesSpec
     batch: BatchSpec
     process: ProcessSpec
@@ -67,6 +76,7 @@ GROUPS: Mapping[str, Group] = {
     "attention_flags": Group(spec=AttentionFlags, title="attention", owners=_DIFFUSION),
     "acceleration_flags": Group(spec=AccelerationSpec, title="speed", owners=_DIFFUSION),
     "run": Group(spec=RunSpec, title="running"),
+    "server": Group(spec=ServerSpec, title="server", owners=()),
     "stages_flags": Group(spec=StagesSpec, title="stages"),
     "batch": Group(spec=BatchSpec, title="batches"),
     "process": Group(spec=ProcessSpec, title="processes"),

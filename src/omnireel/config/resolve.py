@@ -34,6 +34,11 @@ PREFIX = "OMNIREEL_"
 ALIASES: Mapping[str, str] = {
     "DIFFUSION_ATTENTION_BACKEND": "diffusion_attention_backend",
     "VLLM_OMNI_H3_VALIDATE_FINITE_TENSORS": "validate_finite_tensors",
+    "VLLM_API_KEY": "api_key",
+    "VLLM_OMNI_STORAGE_PATH": "storage_path",
+    "VLLM_OMNI_VIDEO_SYNC_TIMEOUT": "video_sync_timeout",
+    "VLLM_OMNI_SERVER_STORAGE__FILE_TTL": "file_ttl",
+    "VLLM_OMNI_ABORT_TIMEOUT": "abort_timeout",
 }
 """Variables of other engines that people have in their start scripts; our own name wins over them."""
 

@@ -185,3 +185,49 @@ class ProcessSpec:
     rerun_interrupted: bool = setting(
         False, "run a request once more whose worker died, rather than fail it", stages=()
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSpec:
+    """How the server listens, what it keeps and whom it lets in."""
+
+    host: str = setting("127.0.0.1", "address that the server listens at")
+    port: int = setting(8000, "port that the server listens at (0: any free one)", minimum=0, maximum=65535)
+    root_path: str = setting("", "path under which a proxy shows the server", metavar="PATH")
+    served_model_name: tuple[str, ...] | None = setting(
+        None, "names that requests may give the model; answers use the first", metavar="A,B"
+    )
+    api_key: tuple[str, ...] | None = setting(
+        None,
+        "keys that requests need; rather use a file or the variable, as others see a command line",
+        metavar="A,B",
+        is_secret=True,
+    )
+    api_key_file: Path | None = setting(
+        None, "file with one key a line, as it is or as sha256:HEX of it", metavar="FILE"
+    )
+    cors_origins: tuple[str, ...] | None = setting(None, "web pages that may call the server (*: any)", metavar="A,B")
+    storage_path: Path | None = setting(
+        None, "folder of jobs and their files; ~/.local/share/omnireel when absent", metavar="DIR"
+    )
+    file_ttl: float | None = setting(
+        None, "time that finished files are kept; for ever when absent", unit="s", minimum=0.001
+    )
+    interrupted_jobs: str = setting(
+        "rerun",
+        "what becomes of jobs that ran when the server or its worker died (rerun: once more)",
+        choices=("rerun", "fail"),
+    )
+    max_jobs: int = setting(1000, "jobs that may wait; one more is refused with 429", minimum=1)
+    max_jobs_per_key: int | None = setting(None, "jobs of one key that may wait or run", minimum=1)
+    max_upload_mib: int = setting(512, "largest body of a request", unit="MiB", minimum=1)
+    video_sync_timeout: float = setting(3600.0, "longest wait of a synchronous request", unit="s", minimum=0.001)
+    abort_timeout: float = setting(
+        30.0, "time that running jobs get to finish when the server stops", unit="s", minimum=0
+    )
+    media_timeout: float = setting(60.0, "time that fetching or checking one file may take", unit="s", minimum=0.1)
+    allow_private_media: bool = setting(False, "also fetch media from private and loopback addresses")
+    allowed_local_media_path: Path | None = setting(
+        None, "folder below which file:// names media; none may when absent", metavar="DIR"
+    )
+    preview_every: int = setting(5, "make a preview after every this many steps (0: none)", unit="steps", minimum=0)

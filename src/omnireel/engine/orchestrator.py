@@ -135,6 +135,11 @@ class Engine:
         return self._is_started and not self._scheduler.is_closed
 
     @property
+    def is_ready(self) -> bool:
+        """Whether some replica runs requests now."""
+        return self.health.is_ready
+
+    @property
     def health(self) -> EngineHealth:
         """The engine as it is now; cheap, and never waits."""
         replicas = tuple(lane.health for lane in self._lanes)

@@ -53,13 +53,13 @@ class _Stage:
     asked: InputProcessor
 
 
-def make_engine(config: ResolvedConfig) -> Engine | StagedEngine:
-    """The engine of a config: that of its model, or one that drives several stages.
+def make_engine(config: ResolvedConfig, *, default_backend: str = "uni") -> Engine | StagedEngine:
+    """The engine of a config: that of its model (`default_backend`: see `Engine`), or one that drives several stages.
 
     Raises:
         ClientError, SetupError: a model or a device of the config is not there.
     """
-    return Engine(config) if len(config.stages) == 1 else StagedEngine(config)
+    return Engine(config, default_backend=default_backend) if len(config.stages) == 1 else StagedEngine(config)
 
 
 class StagedEngine:
@@ -98,6 +98,16 @@ class StagedEngine:
     def is_started(self) -> bool:
         """Whether every stage is loaded and requests run."""
         return self._is_started
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether every stage still takes requests; see `Engine.is_alive`."""
+        return self._is_started and all(stage.engine.is_alive for stage in self._stages)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every stage has a model that runs requests now."""
+        return self._is_started and all(stage.engine.is_ready for stage in self._stages)
 
     def start(self) -> None:
         """Loads every stage; see `Engine.start`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,3 +34,12 @@ def write_picture(frame: FramesU8, path: Path) -> None:
         raise InvalidRequest("frame", f"{frame.dtype} {frame.shape}", "it must be uint8 (height, width, 3)")
     with written_aside(path, suffixes=PICTURE_SUFFIXES) as aside:
         Image.fromarray(frame).save(aside, quality=QUALITY)
+
+
+def picture_bytes(frame: FramesU8, form: str) -> bytes:
+    """uint8 [H,W,3] as the bytes of a picture; `form` is Pillow's name of the format ("jpeg", "png", "webp")."""
+    from PIL import Image
+
+    stream = io.BytesIO()
+    Image.fromarray(frame).save(stream, form, quality=QUALITY)
+    return stream.getvalue()

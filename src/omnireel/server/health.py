@@ -1,0 +1,51 @@
+"""What whoever runs the server asks: whether it lives, whether it serves, its figures and its version."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from omnireel import __version__
+from omnireel.observe.metrics import CONTENT_TYPE
+from omnireel.server import jobs as table
+from omnireel.server.problem import answers
+from omnireel.server.schemas import Alive, Health, Version
+from omnireel.server.service import service_of
+
+router = APIRouter(tags=["operation"])
+
+_NOT_READY = {**answers(), 503: {"model": Health, "description": "requests are not run now; status says why"}}
+
+
+@router.get("/health", response_model=Health, responses=_NOT_READY)
+@router.get("/health/ready", response_model=Health, responses=_NOT_READY)
+def ready(request: Request, response: Response) -> Health:
+    """200 while jobs are run, 503 while the model loads, sleeps, or is gone."""
+    service = service_of(request)
+    status = service.runs.status
+    if status != "ok":
+        response.status_code = 503
+    return Health(status=status, queued=service.jobs.count(table.QUEUED), running=len(service.runs.running))
+
+
+@router.get("/health/live", response_model=Alive, responses=answers())
+async def live() -> Alive:
+    """200 for as long as the server answers at all."""
+    return Alive()
+
+
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={**answers(), 200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+def metrics(request: Request) -> Response:
+    """Figures of the server and its engine in Prometheus' words."""
+    service = service_of(request)
+    text = service.measures.text() + service.runs.engine.metrics.text()
+    return Response(text, media_type=CONTENT_TYPE)
+
+
+@router.get("/version", response_model=Version, responses=answers())
+async def version() -> Version:
+    """The version of omnireel."""
+    return Version(version=__version__)

@@ -1,0 +1,120 @@
+"""The one door for media."""
+
+import asyncio
+import base64
+import io
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from omnireel.config import ServerSpec
+from omnireel.errors import Conflict, InvalidRequest, MediaUnreadable
+from omnireel.request import MediaKind
+from omnireel.server.asked import Source
+from omnireel.server.inputs import Inputs, Medium, roles_of
+
+pytestmark = pytest.mark.slow
+
+STREAM = io.BytesIO()
+Image.new("RGB", (20, 10), "red").save(STREAM, "png")
+PICTURE = STREAM.getvalue()
+DATA_URL = "data:image/png;base64," + base64.b64encode(PICTURE).decode()
+
+
+def taken(folder, *sources, starts=(), **spec):
+    folder = folder / "arrived"
+    folder.mkdir()
+    inputs = Inputs(ServerSpec(**spec), stored=lambda _: folder.parent / "stored.png", clip=lambda _: Path("/gone"))
+    return asyncio.run(inputs.taken(sources, starts, folder))
+
+
+def test_urls_and_stored_files_arrive_in_order(tmp_path):
+    (tmp_path / "stored.png").write_bytes(PICTURE)
+    media = taken(tmp_path, Source("a", "", url=DATA_URL), Source("b", "image", file_id="file_1"))
+    assert [(medium.field, medium.kind, medium.path) for medium in media] == [
+        ("a", MediaKind.IMAGE, "input-0"), ("b", MediaKind.IMAGE, "input-1"),
+    ]  # fmt: skip
+    assert (tmp_path / "arrived" / "input-1").read_bytes() == PICTURE
+
+
+def test_a_stored_file_that_is_gone_is_told(tmp_path):
+    with pytest.raises(Conflict, match="a: the file is gone"):
+        taken(tmp_path, Source("a", "", file_id="file_1"))
+
+
+@pytest.mark.parametrize("url", ["/etc/passwd", "ftp://a/b", "plain", "javascript:1", ""])
+def test_what_is_no_url_is_told(tmp_path, url):
+    with pytest.raises(InvalidRequest, match="a: "):
+        taken(tmp_path, Source("a", "", url=url))
+
+
+def test_too_many_media_are_refused(tmp_path):
+    with pytest.raises(InvalidRequest, match="at most 16"):
+        taken(tmp_path, *(Source(f"a[{k}]", "", url=DATA_URL) for k in range(17)))
+
+
+def test_starts_belong_to_clips(tmp_path):
+    with pytest.raises(InvalidRequest, match="start_time_seconds"):
+        taken(tmp_path, Source("a", "", url=DATA_URL), starts=[1.0])
+
+
+@pytest.fixture
+def allowed(tmp_path):
+    root = tmp_path / "media"
+    root.mkdir()
+    (root / "a b.png").write_bytes(PICTURE)
+    (tmp_path / "outside.png").write_bytes(PICTURE)
+    (root / "link.png").symlink_to(tmp_path / "outside.png")
+    return root
+
+
+def test_a_file_below_the_allowed_folder_may_be_named(tmp_path, allowed):
+    url = f"file://{allowed}/a%20b.png"
+    assert taken(tmp_path, Source("a", "", url=url), allowed_local_media_path=allowed)[0].kind is MediaKind.IMAGE
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../outside.png", "%2e%2e/outside.png", "link.png", "nowhere.png", "", ".", "a%20b.png%00.png", "a%20b.png/x"],
+)
+def test_no_other_file_may_be_named(tmp_path, allowed, name):
+    with pytest.raises(MediaUnreadable, match="no file that may be named"):
+        taken(tmp_path, Source("a", "", url=f"file://{allowed}/{name}"), allowed_local_media_path=allowed)
+
+
+@pytest.mark.parametrize("host", ["other.example", "127.0.0.1"])
+def test_files_of_other_hosts_are_none(tmp_path, allowed, host):
+    with pytest.raises(MediaUnreadable):
+        taken(tmp_path, Source("a", "", url=f"file://{host}{allowed}/a%20b.png"), allowed_local_media_path=allowed)
+
+
+def test_no_file_may_be_named_unless_a_folder_is_allowed(tmp_path, allowed):
+    with pytest.raises(MediaUnreadable, match="none may be named"):
+        taken(tmp_path, Source("a", "", url=f"file://{allowed}/a%20b.png"))
+
+
+def media(*kinds, field="input_reference"):
+    return [Medium(field=field, kind=MediaKind(kind), path=f"{k}") for k, kind in enumerate(kinds)]
+
+
+@pytest.mark.parametrize(
+    ("given", "indices", "roles"),
+    [
+        (media(), None, [[]]),
+        (media("image"), None, [["first_frame"], ["reference"]]),
+        (media("image", "image"), None, [["first_frame", "last_frame"], ["reference", "reference"]]),
+        (media("image", "image"), (0, -1), [["first_frame", "last_frame"]]),
+        (media("image"), (-1,), [["last_frame"]]),
+        (media("image", "video"), None, [["reference", "reference"]]),
+        (media("image", "image", "image"), None, [["reference"] * 3]),
+        (media("image", field="image_reference"), None, [["reference"], ["first_frame"]]),
+    ],
+)
+def test_roles_the_likeliest_first(given, indices, roles):
+    assert roles_of(given, indices) == roles
+
+
+def test_frame_indices_are_one_a_picture():
+    with pytest.raises(InvalidRequest, match="frame_indices"):
+        roles_of(media("image"), (0, -1))
