@@ -13,6 +13,7 @@ import pytest
 from tests.support.engines import Heard, TakingFeed, ticket
 
 from omnireel.engine.runner import Runner
+from omnireel.engine.ticket import Ticket
 from omnireel.errors import Cancelled, DeadlineExceeded, EngineError, InvalidRequest, OutOfMemory
 from omnireel.models.toy.pipeline import ToyPipeline
 from omnireel.platforms import find_platform
@@ -242,3 +243,81 @@ def test_prompts_are_not_logged_above_debug(caplog):
     with pytest.raises(EngineError):
         run(ticket(prompt="a secret kite", extra_args={"fail": "decode"}))
     assert "secret" not in caplog.text
+
+
+def batch_of(*tickets, later=(), max_batch=8, pipeline=None):
+    """What several requests came to that were begun together."""
+    feed = TakingFeed(later=later)
+    Runner(pipeline or ToyPipeline(), CPU, max_batch=max_batch).run(tickets, feed)
+    return feed
+
+
+def frames_of(seed, **values):
+    return run(ticket(seed=seed, **values)).output.frames
+
+
+def test_a_batch_gives_each_request_the_frames_that_it_gets_alone():
+    tickets = [ticket(seed=seed, num_inference_steps=points) for seed, points in ((1, 5), (2, 9), (3, 3))]
+    feed = batch_of(*tickets)
+    for one, (seed, points) in zip(tickets, ((1, 5), (2, 9), (3, 3)), strict=True):
+        alone = frames_of(seed, num_inference_steps=points)
+        assert (feed.outcome(one).output.frames == alone).all()
+
+
+def test_one_that_joins_between_two_steps_gets_the_frames_that_it_gets_alone():
+    heard = [Heard(), Heard()]
+    first, late = ticket(heard[0], seed=1), ticket(heard[1], seed=2)
+    feed = batch_of(first, later=[late], max_batch=2)
+    assert (feed.outcome(late).output.frames == frames_of(2)).all()
+    assert (feed.outcome(first).output.frames == frames_of(1)).all()
+    assert [[event.index for event in one.steps] for one in heard] == [[1, 2, 3, 4]] * 2
+    # Asked only while there is room, which there was again when the first had ended.
+    assert set(feed.rooms) == {1}
+
+
+@pytest.mark.parametrize("failure", ["encode", "prepare", "step:2", "decode", "oom"])
+def test_one_that_fails_in_a_batch_fails_alone(failure):
+    good, bad, other = ticket(seed=1), ticket(seed=2, extra_args={"fail": failure}), ticket(seed=3)
+    feed = batch_of(good, bad, other)
+    assert isinstance(feed.outcomes[bad.request_id], EngineError)
+    assert (feed.outcome(good).output.frames == frames_of(1)).all()
+    assert (feed.outcome(other).output.frames == frames_of(3)).all()
+
+
+@pytest.mark.parametrize("step", range(1, 21))
+def test_cancelling_after_any_step_ends_before_the_next_and_leaves_the_others_alone(step):
+    one: list[Ticket] = []
+    heard = Heard()
+
+    def listen(event):
+        heard(event)
+        if len(heard.steps) == step:
+            one[0].cancel()
+
+    one.append(ticket(listen, num_inference_steps=21))
+    other = ticket(seed=3, num_inference_steps=21)
+    feed = batch_of(one[0], other)
+    assert isinstance(feed.outcomes[one[0].request_id], Cancelled)
+    assert len(heard.steps) == step
+    assert (feed.outcome(other).output.frames == frames_of(3, num_inference_steps=21)).all()
+
+
+def test_cancelling_while_it_is_decoded_ends_it():
+    class Slow(ToyPipeline):
+        def decode(self, state):
+            one.cancel()
+            return super().decode(state)
+
+    one = ticket()
+    with pytest.raises(Cancelled, match="while it was decoded"):
+        run(one, Slow())
+
+
+def test_memory_that_ran_out_tells_what_has_fitted():
+    runner, feed = Runner(ToyPipeline(), CPU), TakingFeed()
+    small, large, bad = ticket(), ticket(num_frames=4), ticket(extra_args={"fail": "oom"})
+    for one in (large, small, bad):
+        runner.run([one], feed)
+    error = feed.outcomes[bad.request_id]
+    assert isinstance(error, OutOfMemory)
+    assert "16x16 with 4 frames" in error.hint

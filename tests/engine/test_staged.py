@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
 import threading
 import time
 from dataclasses import replace
@@ -206,6 +208,23 @@ def test_a_mistake_in_a_hand_over_is_a_bug_of_that_request(engine, monkeypatch):
     error = submitted(engine).error()
     assert error.details["bug"]
     assert "the input of stage levels" in error.message
+
+
+def test_stages_in_workers_make_the_same_clip_and_their_health_is_told(engine, start):
+    apart = start(distributed_executor_backend="mp", num_threads=1)
+    health = apart.health
+    assert (health.is_live, health.is_ready, apart.is_alive) == (True, True, True)
+    assert len({replica.pid for replica in health.replicas}) == 3
+    assert [replica.name for replica in health.replicas] == [f"{s.facts.name}.0" for s in apart._stages]
+    here: Any = submitted(engine).result().frames
+    assert (submitted(apart).result().frames == here).all()
+    os.kill(health.replicas[1].pid, signal.SIGKILL)
+    _until(lambda: not apart.health.is_ready)
+    assert apart.is_alive
+    _until(lambda: apart.health.is_ready)
+    assert (submitted(apart).result().frames == here).all()
+    apart.close()
+    assert not apart.is_alive
 
 
 @pytest.fixture(scope="module")

@@ -129,15 +129,19 @@ def engine_of(**flags: Any) -> Engine:
 
 
 def request(prompt: str = "a kite", *, output: OutputSpec | None = None, **values: Any) -> GenerationRequest:
-    """A small request. `timeout_seconds` and `request_id` belong to it, other values to its sampling."""
-    own = {name: values.pop(name) for name in ("timeout_seconds", "request_id") if name in values}
+    """A small request. `timeout_seconds`, `request_id` and `priority` belong to it, other values to its sampling."""
+    own = {name: values.pop(name) for name in ("timeout_seconds", "request_id", "priority") if name in values}
     sampling = DiffusionSamplingParams(**{"height": 16, "width": 16, "num_frames": 3, "seed": 1, **values})
     return GenerationRequest(prompt=prompt, sampling=sampling, output=output or OutputSpec(), **own)
 
 
 def ticket(
-    on_event: Callable[[Any], None] | None = None, *, timeout_seconds: float | None = None, **values: Any
+    on_event: Callable[[Any], None] | None = None,
+    *,
+    timeout_seconds: float | None = None,
+    priority: int = 0,
+    **values: Any,
 ) -> Ticket:
     """A ticket of a small request."""
     workload = admit(request(**values), find_checkpoint("toy"))
-    return Ticket(workload, on_event or Heard(), timeout_seconds=timeout_seconds)
+    return Ticket(workload, on_event or Heard(), timeout_seconds=timeout_seconds, priority=priority)

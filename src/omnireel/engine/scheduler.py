@@ -15,8 +15,11 @@ from omnireel.errors import Cancelled, EngineError, QueueFull
 FIRST_GUESS_SECONDS = 5.0
 """Retry time that a full line names before the speed of this machine has been measured."""
 
-MAX_STABLE_SECONDS = 0.05
-"""A batch is not waited for any longer when nobody has come for this long, or for a fifth of the whole wait."""
+_STABLE = (0.05, 5)
+_STABLE_OF_SEVERAL = (0.3, 2)
+"""A batch is not waited for any longer when nobody has come for this many seconds, or for this part of the whole wait: of one
+lane, and of several, which are fed in turns.
+"""
 
 
 class Scheduler:
@@ -210,7 +213,8 @@ class Scheduler:
         if self._batch_wait <= 0 or self._closed_because or len(self._line) > len(batch):
             return False
         now = time.monotonic()
-        stable = min(MAX_STABLE_SECONDS, self._batch_wait / 5)
+        most, part = _STABLE if self._lanes == 1 else _STABLE_OF_SEVERAL
+        stable = min(most, self._batch_wait / part)
         until = min(head.queued_at + self._batch_wait, batch[-1].queued_at + stable)
         if now >= until:
             return False

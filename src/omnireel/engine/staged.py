@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from omnireel.engine.front import Front
-from omnireel.engine.orchestrator import CLOSE_SECONDS, Engine
+from omnireel.engine.orchestrator import CLOSE_SECONDS, Engine, EngineHealth
 from omnireel.engine.result import GenerationResult
 from omnireel.engine.runner import bug
 from omnireel.engine.scheduler import FIRST_GUESS_SECONDS
@@ -54,12 +54,17 @@ class _Stage:
 
 
 def make_engine(config: ResolvedConfig, *, default_backend: str = "uni") -> Engine | StagedEngine:
-    """The engine of a config: that of its model (`default_backend`: see `Engine`), or one that drives several stages.
+    """The engine of a config: that of its model, or one that drives several stages.
+
+    Args:
+        config: every setting.
+        default_backend: see `Engine`; "mp" is for services.
 
     Raises:
         ClientError, SetupError: a model or a device of the config is not there.
     """
-    return Engine(config, default_backend=default_backend) if len(config.stages) == 1 else StagedEngine(config)
+    kind = Engine if len(config.stages) == 1 else StagedEngine
+    return kind(config, default_backend=default_backend)
 
 
 class StagedEngine:
@@ -68,9 +73,9 @@ class StagedEngine:
     What a user sees of a result is that of the main stage, the last of which something leaves; what leaves others is beside it.
     """
 
-    def __init__(self, config: ResolvedConfig) -> None:
+    def __init__(self, config: ResolvedConfig, *, default_backend: str = "uni") -> None:
         self._config = config
-        self._stages = tuple(_stage(config, number) for number in range(len(config.stages)))
+        self._stages = tuple(_stage(config, number, default_backend) for number in range(len(config.stages)))
         self._main = next(stage for stage in reversed(self._stages) if stage.facts.final_output)
         self.metrics = Metrics()
         self.metrics.watch(
@@ -101,13 +106,30 @@ class StagedEngine:
 
     @property
     def is_alive(self) -> bool:
-        """Whether every stage still takes requests; see `Engine.is_alive`."""
-        return self._is_started and all(stage.engine.is_alive for stage in self._stages)
+        """See `Engine.is_alive`; every stage has to be."""
+        return self._is_started and not self._is_closed and all(stage.engine.is_alive for stage in self._stages)
 
     @property
     def is_ready(self) -> bool:
         """Whether every stage has a model that runs requests now."""
-        return self._is_started and all(stage.engine.is_ready for stage in self._stages)
+        return self.health.is_ready
+
+    @property
+    def health(self) -> EngineHealth:
+        """See `Engine.health`; replicas are called by stage and number, and all stages have to be ready."""
+        inner = {stage.facts.name: stage.engine.health for stage in self._stages}
+        live = len(self._live)
+        return EngineHealth(
+            is_live=self.is_alive,
+            is_ready=self.is_alive and all(one.is_ready for one in inner.values()),
+            waiting=max(0, live - len(self._stages)),
+            running=min(live, len(self._stages)),
+            replicas=tuple(
+                replace(replica, name=f"{name}.{replica.name}")
+                for name, one in inner.items()
+                for replica in one.replicas
+            ),
+        )
 
     def start(self) -> None:
         """Loads every stage; see `Engine.start`."""
@@ -367,9 +389,10 @@ class _Journey:
             inner.cancel()
 
 
-def _stage(config: ResolvedConfig, number: int) -> _Stage:
+def _stage(config: ResolvedConfig, number: int, default_backend: str) -> _Stage:
     own = config.of_stage(number)
-    engine = Engine(replace(own, run=replace(own.run, max_queue=_UNBOUNDED, timeout_seconds=None)))
+    alone = replace(own, run=replace(own.run, max_queue=_UNBOUNDED, timeout_seconds=None))
+    engine = Engine(alone, default_backend=default_backend)
     facts = config.stages[number].facts
     return _Stage(number=number, facts=facts, engine=engine, asked=_processor(facts.input_processor))
 

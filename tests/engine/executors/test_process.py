@@ -6,11 +6,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.support.engines import Heard, TakingFeed, request, ticket
+from tests.support.processes import alive, until
 
 from omnireel.config import resolve
 from omnireel.engine.build import worker_specs
@@ -29,22 +29,6 @@ def submitted(engine, prompt="a kite", **values):
     heard = Heard()
     heard.ticket = engine.submit(request(prompt, **values), heard)
     return heard
-
-
-def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    """Waits for it."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
-
-
-def alive(pid: int) -> bool:
-    """Whether the process is there and no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def mapping_of(array) -> str:
@@ -162,6 +146,7 @@ def test_a_step_without_end_is_ended(start):
     submitted(engine).result()
 
 
+@pytest.mark.soak
 def test_a_request_that_always_kills_its_worker_is_run_again_once_only(start):
     engine = start(**QUICK, rerun_interrupted=True, step_timeout_seconds=0.3)
     heard = submitted(engine, extra_args={"step_seconds": 60})

@@ -207,12 +207,13 @@ class ProcessExecutor:
     def _receive(self, *, is_timed: bool, waited_seconds: float | None = None) -> StageMessage | None:
         """The next message but for signs of life; None now and then, or at once where the wait lies behind."""
         assert self._link is not None
-        start = time.monotonic()
+        tick, start = min(0.25, self._patience.silent / 4), time.monotonic()
         try:
-            message = self._link.receive(min(0.25, self._patience.silent / 4) if waited_seconds is None else 0.0)
+            message = self._link.receive(tick if waited_seconds is None else 0.0)
         except LinkClosed:
             raise self._died("broke the connection off", is_hung=False) from None
-        seconds = time.monotonic() - start if waited_seconds is None else waited_seconds
+        # Longer than it was to be is how long this process itself stood still, which is no fault of the worker's.
+        seconds = min(time.monotonic() - start, 2 * tick) if waited_seconds is None else waited_seconds
         if is_timed:
             self._batch += seconds
             if self._patience.batch is not None and self._batch > self._patience.batch:
