@@ -6,6 +6,7 @@ Weights are drawn on the device in the mixed layout (bfloat16, the heads and the
 and attention backend: warm-up, then timed evaluations, peak memory, and a check that the outputs are finite. `--diffusers`
 measures the public implementation on the same weights in the same run, and how far both are from float32 on the first
 blocks of the stack. The result file is written after every measurement, so a run that is cut short leaves what it had.
+`--parts step,mini,decode,encode,kernels,gaps,memory` measures the bars of speed instead, see h3_parts.py.
 `--config tiny` runs anywhere in seconds, as a test of this script.
 """
 
@@ -154,6 +155,11 @@ def random_weights(config: TransformerConfig, device: str, seed: int = 0) -> dic
     return weights
 
 
+def capability_of(device: str) -> str:
+    """The card's, as attention backends know it."""
+    return ".".join(map(str, torch.cuda.get_device_capability())) if device == "cuda" else ""
+
+
 def build(
     config: TransformerConfig,
     device: str,
@@ -171,6 +177,7 @@ def build(
             category=category,
             head_dim=head_dim,
             platform_name=device,
+            capability=capability_of(device),
             preference=(),
             dtype=dtype,
         )
@@ -471,7 +478,13 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--profile", action="store_true", help="tell the time of each family of kernels")
     parser.add_argument("--error-layers", type=int, default=4, help="blocks of the comparison with float32")
     parser.add_argument("--budget-seconds", type=float, default=270.0, help="start no measurement after this")
+    parser.add_argument("--parts", type=lambda text: text.split(","), metavar="A,B", help="measure these parts instead")
+    parser.add_argument("--layers", type=int, default=8, help="blocks over which parts compare ways to run them")
+    parser.add_argument("--repeats", type=int, default=2, help="timed calls of a part's measurement")
+    parser.add_argument("--again", action="store_true", help="forget the parts that the result file has")
     arguments = parser.parse_args(argv)
+    if arguments.parts:
+        return arguments
     if arguments.backends is None:
         arguments.backends = ["CUDNN_ATTN", "TORCH_SDPA"] if arguments.device == "cuda" else ["TORCH_SDPA"]
     return arguments
@@ -479,8 +492,18 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the benchmark."""
+    arguments = parse(argv)
+    if arguments.parts:
+        # The script's own folder is all that Python looks in by itself.
+        sys.path.insert(0, str(Path(__file__).parents[1]))
+        from benchmarks.h3_parts import Parts
+
+        arguments.budget_s = arguments.budget_seconds
+        with torch.inference_mode():
+            Parts(arguments).run()
+        return
     with torch.inference_mode():
-        Benchmark(parse(argv)).run()
+        Benchmark(arguments).run()
 
 
 if __name__ == "__main__":
