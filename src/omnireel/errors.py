@@ -30,6 +30,7 @@ OmniReelError
     WorkerDied                the process of the model died or hung   503
     Unavailable               not yet, or not any more                503
     StorageFailed             the disk is full or cannot be written   507
+    ConnectorLost             a hand-over between stages broke off    503
     NonFinite                 a tensor holds what is no number        500
     NotReproduced             the same recipe gave other frames       500
 
@@ -380,6 +381,20 @@ class StorageFailed(EngineError):
 
     code = "storage_failed"
     http_status = 507
+
+
+class ConnectorLost(EngineError):
+    """What one stage of a pipeline hands to the next did not arrive."""
+
+    code = "connector_lost"
+    http_status = 503
+
+    def __init__(self, how: str) -> None:
+        super().__init__(
+            f"the hand-over between two stages broke off: {how}",
+            hint="send the request again",
+            details={"how": how},
+        )
 
 
 class NonFinite(EngineError):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -190,11 +190,48 @@ def new_request_id() -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Handover:
+    """A part of what one stage hands to the next: named arrays, or none at the end."""
+
+    tensors: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    is_last: bool = False
+
+
+class Receiver(Protocol):
+    """Where the parts arrive, in order."""
+
+    def receive(self, timeout_seconds: float) -> Handover | None:
+        """The next part; None when none came in that time.
+
+        Raises:
+            ConnectionError: who hands over is gone.
+        """
+        ...
+
+    def close(self) -> None:
+        """Nothing more is wanted."""
+        ...
+
+
+class Inbox(Protocol):
+    """The address of a stage's input. Each `open` gives every part from the first on."""
+
+    def open(self) -> Receiver:
+        """Connects.
+
+        Raises:
+            ConnectionError: nobody is there.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
     """One thing asked for, as the user said it; nothing is checked against a model yet.
 
-    tensors: named arrays of the stages before, in a pipeline of several; never a user's.
     priority: requests of a lower number run first, those of an equal one in order of arrival.
+    tensors: named arrays of the stages before, in a pipeline of several; inbox: where such arrays arrive while the request runs.
+    Neither is ever a user's.
     """
 
     prompt: str
@@ -204,6 +241,7 @@ class GenerationRequest:
     timeout_seconds: float | None = None
     tensors: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     priority: int = 0
+    inbox: Inbox | None = None
     request_id: str = field(default_factory=new_request_id)
 
 
@@ -211,7 +249,7 @@ class GenerationRequest:
 class Workload:
     """A request after the model's rules: every choice is settled, nothing is left to a default.
 
-    height, width, num_frames: 0 where no picture is made. tensors: see GenerationRequest.
+    height, width, num_frames: 0 where no picture is made. tensors, inbox: see GenerationRequest.
 
     media: prepared as the plans say, one plan each; empty until they are loaded. num_steps counts evaluations of the model. `batch_key` is equal for requests that may be stepped together;
     `cost` estimates the work in FLOP for the scheduler. `settings` holds what only the model reads, as plain data, and
@@ -237,6 +275,7 @@ class Workload:
     media_plans: tuple[MediaPlan, ...] = ()
     timeout_seconds: float | None = None
     tensors: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
+    inbox: Inbox | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +284,7 @@ class StepEvent:
 
     progress: the normalised timestep that was evaluated, from 1 (noise) towards 0; None where a model has none.
     stage: the name of the stage that did it, in a pipeline of several; `index` and `total` then count over all of them.
+    chunk: what the stage hands on already; only between stages.
     """
 
     request_id: str
@@ -254,6 +294,7 @@ class StepEvent:
     progress: float | None = None
     preview: FramesU8 | None = None
     stage: str = ""
+    chunk: Mapping[str, npt.NDArray[Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

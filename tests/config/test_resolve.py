@@ -10,6 +10,7 @@ from tests.support.settings import kind_of, one_stage, pipeline, two_values
 
 from omnireel.config import all_settings, convert, engine_settings, merge, owners, resolve
 from omnireel.errors import BadSetting, Incompatible, NotAvailable, OmniReelError, UnownedSettings
+from omnireel.models.topology import ExecutionType, StageFacts, Topology
 
 ENVIRONMENT = {"OMNIREEL_DEVICE": "cpu", "OMNIREEL_MAX_QUEUE": "4"}
 PLACES = ("default", "topology", "environment", "deploy", "deploy stage", "extras", "flag", "stage flag")
@@ -331,12 +332,19 @@ def test_a_batch_must_hold_its_requests_where_both_are_said():
     assert merge({"max_num_batched_tokens": 4}, {}, topology=one_stage("ar"))
 
 
+def test_chunks_need_a_stage_that_takes_them():
+    halves = StageFacts(name="halves", execution_type=ExecutionType.AR, chunk_processor="a:b")
+    whole = StageFacts(name="whole", execution_type=ExecutionType.AR, inputs=(0,), final_output="text")
+    with pytest.raises(BadSetting, match=r"stage 1 \(whole\) cannot begin before its input is complete"):
+        merge({"async_chunk": True}, {}, topology=Topology(name="two", stages=(halves, whole)))
+
+
 def test_chunks_need_a_producer_that_makes_them():
     with pytest.raises(BadSetting, match=r"stage 0 \(thinker\) cannot hand its output over in chunks"):
         merge({"async_chunk": True}, {}, topology=pipeline())
-    assert merge({"async_chunk": True}, {}, topology=pipeline(chunk_processor="a:b")).pipeline.async_chunk
+    assert merge({"async_chunk": True}, {}, topology=pipeline(chunk_processor="a:b")).stages_flags.async_chunk
     alone = resolve({"async_chunk": True}, {})
-    assert (alone.pipeline.async_chunk, str(alone.sources["async_chunk"])) == (False, "rule pipeline of one stage")
+    assert (alone.stages_flags.async_chunk, str(alone.sources["async_chunk"])) == (False, "rule pipeline of one stage")
 
 
 @pytest.mark.parametrize("flags", [{"stage_3_dtype": "auto"}, {"stage_overrides": {"3": {"dtype": "auto"}}}])

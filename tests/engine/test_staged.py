@@ -227,6 +227,81 @@ def test_stages_in_workers_make_the_same_clip_and_their_health_is_told(engine, s
     assert not apart.is_alive
 
 
+@pytest.mark.parametrize("connector", [None, "MemoryConnector", "SharedMemoryConnector", "TcpConnector"])
+@pytest.mark.parametrize("async_chunk", [False, True])
+def test_whichever_way_arrays_go_the_clip_is_the_same(engine, start, connector, async_chunk):
+    expected: Any = submitted(engine).result()
+    found = submitted(start(stage_connector=connector, async_chunk=async_chunk))
+    result: Any = found.result()
+    assert np.array_equal(result.frames, expected.frames)
+    assert result.recipe is None
+    assert [event.index for event in found.steps] == list(range(1, 19))
+    assert {event.total for event in found.steps} == {18}
+    assert all(event.chunk is None for event in found.steps)
+
+
+def test_a_stage_begins_on_the_first_part_of_its_input(start):
+    engine = start(async_chunk=True)
+    heard = submitted(engine, extra_args={"num_words": 9, "words": {"step_seconds": 0.05}})
+    heard.result()
+    stages = [event.stage for event in heard.steps]
+    assert stages.index("scene") < len(stages) - 1 - stages[::-1].index("words")
+    assert [stages.count(stage) for stage in ("words", "levels", "scene")] == [9, 9, 9]
+
+
+@pytest.mark.parametrize("stage", ["words", "levels", "scene"])
+@pytest.mark.parametrize("how", ["fail", "cancel", "late"])
+def test_parts_under_way_end_with_their_request(start, stage, how):
+    engine = start(async_chunk=True)
+    slow = {name: {"step_seconds": 0.03} for name in ("words", "levels", "scene")}
+    slow[stage] = {"step_seconds": 0.1, **({"fail": 3} if how == "fail" else {})}
+    heard = submitted(engine, extra_args={"num_words": 30, **slow}, timeout_seconds=0.6 if how == "late" else None)
+    if how == "cancel":
+        _until(lambda: any(event.stage == stage for event in heard.steps))
+        heard.ticket.cancel()
+    expected = {"fail": "engine_error", "cancel": "cancelled", "late": "deadline_exceeded"}[how]
+    assert heard.error().code == expected
+    assert submitted(engine).result().frames is not None
+    assert len(heard.finals) == 1
+
+
+@pytest.fixture(scope="module")
+def workers():
+    made = engine_of(
+        distributed_executor_backend="mp", async_chunk=True, stage_2_stage_connector="TcpConnector", num_threads=1,
+        rerun_interrupted=True,
+    )  # fmt: skip
+    made.start()
+    yield made
+    made.close()
+
+
+def test_stages_in_processes_of_their_own_make_the_same_clip(engine, workers):
+    expected: Any = submitted(engine).result()
+    made: Any = submitted(workers).result()
+    assert np.array_equal(made.frames, expected.frames)
+    health = workers.health
+    assert [replica.name for replica in health.replicas] == ["words.0", "levels.0", "scene.0"]
+    assert len({replica.pid for replica in health.replicas}) == 3
+    assert health.is_live
+    assert health.is_ready
+
+
+def test_a_stage_whose_worker_is_killed_makes_its_part_again(engine, workers):
+    names = ("words", "levels", "scene")
+    values: Any = {"extra_args": {"num_words": 12, **{name: {"step_seconds": 0.05} for name in names}}}
+    expected: Any = submitted(engine, **values).result()
+    heard = submitted(workers, **values)
+    # The one in the middle both takes parts and makes some.
+    _until(lambda: sum(event.stage == "levels" for event in heard.steps) >= 3)
+    pid = workers.health.replicas[1].pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    result: Any = heard._last.get(timeout=60)
+    assert np.array_equal(result.frames, expected.frames), result
+    assert workers.health.replicas[1].restarts == 1
+
+
 @pytest.fixture(scope="module")
 def rewriting(tmp_path_factory):
     folder = write_language_model(tmp_path_factory.mktemp("lm") / "tiny")

@@ -22,6 +22,7 @@ UNMIRRORED = {
     "cli/version.py": "run by the tests of main",
     "config/groups.py": "run by the tests of spec and resolve",
     "config/planned.py": "dataclasses, run by the tests of spec and resolve",
+    "engine/connectors/__init__.py": "a protocol",
     "engine/executors/__init__.py": "a protocol",
     "models/protocol.py": "protocols and dataclasses",
     "models/minimax_h3/facts.py": "data, read by the tests of discover",

@@ -43,8 +43,20 @@ def pipeline(**facts) -> Topology:
         name="three",
         stages=(
             StageFacts(name="thinker", execution_type=ExecutionType.AR, **facts),
-            StageFacts(name="codec", execution_type=ExecutionType.GENERATION, inputs=(0,), final_output="audio"),
-            StageFacts(name="painter", execution_type=ExecutionType.DIFFUSION, inputs=(0,), final_output="video"),
+            StageFacts(
+                name="codec",
+                execution_type=ExecutionType.GENERATION,
+                inputs=(0,),
+                final_output="audio",
+                takes_chunks=True,
+            ),
+            StageFacts(
+                name="painter",
+                execution_type=ExecutionType.DIFFUSION,
+                inputs=(0,),
+                final_output="video",
+                takes_chunks=True,
+            ),
         ),
     )
 

@@ -127,9 +127,6 @@ class HandoverSpec:
     """How stages hand their outputs on."""
 
     omni_kv_config: Mapping[str, Any] | None = setting(None, "hand-over of key and value caches", pending=_STAGES)
-    stage_connector: str | None = setting(
-        None, "connector of a stage", pending=_STAGES, idle=("SharedMemoryConnector",)
-    )
     input_connectors: Mapping[str, Any] | None = setting(None, "connectors by input", pending=_STAGES)
     output_connectors: Mapping[str, Any] | None = setting(None, "connectors by output", pending=_STAGES)
 
@@ -306,7 +303,6 @@ class CompileSpec:
 class PipelineSpec:
     """What holds for a pipeline as a whole."""
 
-    async_chunk: bool = setting(False, "let stages start on parts of their input", pending=_STAGES)
     output_modalities: tuple[str, ...] | None = setting(None, "kinds of output that are made", pending=_STAGES)
     stage_id: int | None = setting(None, "the one stage to run here", minimum=0, pending=_STAGES)
     headless: bool = setting(False, "run a stage without a server", pending=_STAGES)

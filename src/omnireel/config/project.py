@@ -43,7 +43,9 @@ def engine_arguments(stage: StageConfig, *, async_chunk: bool = False) -> dict[s
     found["model_arch"] = stage.values["model_arch"] or stage.facts.model_arch
     if is_diffusion:
         found.setdefault("model_class_name", found["model_arch"])
-    found |= _of_topology(stage) | _said(stage, "handover") | {"async_chunk": async_chunk}
+    found |= (
+        _of_topology(stage) | _said(stage, "handover") | _said(stage, "stages_flags") | {"async_chunk": async_chunk}
+    )
     parallel = _said(stage, "parallel")
     found |= {"parallel_config": parallel} if is_diffusion else parallel
     found |= _quantization(stage, is_diffusion=is_diffusion)

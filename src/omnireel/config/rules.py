@@ -55,6 +55,9 @@ def check_values(
         if stage.number in producers and not stage.facts.chunk_processor:
             allowed = f"stage {stage.number} ({stage.facts.name}) cannot hand its output over in chunks"
             report(BadSetting("async_chunk", True, str(sources["async_chunk"]), allowed))
+        if stage.facts.inputs and (len(stage.facts.inputs) > 1 or not stage.facts.takes_chunks):
+            allowed = f"stage {stage.number} ({stage.facts.name}) cannot begin before its input is complete"
+            report(BadSetting("async_chunk", True, str(sources["async_chunk"]), allowed))
 
 
 def _said(name: str, value: Any, rule: str) -> Said:

@@ -44,6 +44,7 @@ def build_context(config: ResolvedConfig) -> tuple[BuildContext, int]:
         is_profiled=config.run.enable_diffusion_pipeline_profiler,
         native_qkv_order=config.model.native_qkv_layout,
         acceleration=config.acceleration,
+        chunk_processor=config.stages[0].facts.chunk_processor if config.stages_flags.async_chunk else "",
         prompt_embed_cache_size=config.run.prompt_embed_cache_size if config.run.enable_prompt_embed_cache else 0,
     )
     return context, index

@@ -44,6 +44,8 @@ class Kind(StrEnum):
     """An error as data: of a request, whose last message it is, or of loading where there is no request."""
     CANCEL = "cancel"
     """To a worker: the request is not wanted any more."""
+    HANDOVER = "handover"
+    """A part of what one stage hands to the next."""
     PING = "ping"
     PONG = "pong"
     CLOSE = "close"

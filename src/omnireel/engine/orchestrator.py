@@ -97,7 +97,7 @@ class Engine:
                 recovery,
                 finished=self._ran,
                 gone=self._lost,
-                restarted=partial(self._restarted, config.topology.stages[0].name),
+                restarted=partial(self._restarted, config.stages[0].facts.name),
                 is_joined=config.batch.step_execution,
             )
             for spec, executor in zip(specs, executors, strict=True)
@@ -128,6 +128,11 @@ class Engine:
     def is_started(self) -> bool:
         """Whether the model is loaded and requests run."""
         return self._is_started
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the model is in this process, with all that it is given."""
+        return all(lane.executor.is_here for lane in self._lanes)
 
     @property
     def is_alive(self) -> bool:

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from omnireel.engine.intake import Intake
 from omnireel.engine.ticket import Ticket
 from omnireel.errors import EngineError, OmniReelError, OutOfMemory
 from omnireel.observe.log import request_scope
@@ -22,6 +23,8 @@ from omnireel.request import MediaOutput, StepEvent
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import numpy.typing as npt
+
     from omnireel.engine.executors import Feed
     from omnireel.models.protocol import DenoiseState, Pipeline
     from omnireel.platforms import Platform
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+ChunkProcessor: TypeAlias = "Callable[[Any], Mapping[str, npt.NDArray[Any]] | None]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +58,7 @@ class _Run:
         self.clock = StageClock(synchronize)
         self.profile = profile
         self.state: DenoiseState | None = None
+        self.intake: Intake | None = None
 
 
 class Runner:
@@ -61,6 +66,7 @@ class Runner:
 
     Args:
         max_batch: requests that are stepped at once; more than one needs a pipeline with `step_batch`.
+        chunk_processor: cuts what was made so far into parts, see `StageFacts`; None to hand over the whole.
         is_profiled: measure seconds and peak memory of each part of a run, which waits for the device in between.
     """
 
@@ -72,12 +78,14 @@ class Runner:
         *,
         max_batch: int = 1,
         is_profiled: bool = False,
+        chunk_processor: ChunkProcessor | None = None,
     ) -> None:
         self._pipeline = pipeline
         self._platform = platform
         self._index = device_index
         self._max_batch = max_batch
         self._is_profiled = is_profiled
+        self._chunk = chunk_processor
         self._largest: Workload | None = None
 
     def run(self, tickets: Sequence[Ticket], feed: Feed) -> None:
@@ -99,12 +107,13 @@ class Runner:
     def _begun(self, ticket: Ticket, feed: Feed) -> _Run | None:
         """The request before its first step; None when it ended before."""
         run = _Run(ticket, partial(self._platform.synchronize, self._index), self._profile())
-        pipeline, workload = self._pipeline, ticket.workload
+        pipeline = self._pipeline
 
         def begin() -> None:
             self._guarded(ticket, "start", run.profile.begin)
-            conditioning = self._stage(run, "encode", partial(pipeline.encode, workload), feed)
-            run.state = self._stage(run, "prepare", partial(pipeline.prepare, workload, conditioning), feed)
+            work = self._received(run, feed)
+            conditioning = self._stage(run, "encode", partial(pipeline.encode, work), feed)
+            run.state = self._stage(run, "prepare", partial(pipeline.prepare, work, conditioning), feed)
             run.state.pause = partial(ticket.check, "while it was decoded")
             _pause(ticket, feed, "before denoise")
 
@@ -112,6 +121,8 @@ class Runner:
 
     def _goes_on(self, run: _Run, feed: Feed) -> bool:
         """Whether the request has steps left; one that has none is decoded, one that is not wanted ends."""
+        if not self._ended_well(run, feed, partial(self._take, run)):
+            return False
         state = run.state
         assert state is not None
         if state.steps_done == state.num_steps:
@@ -121,6 +132,25 @@ class Runner:
             return True
         where = f"before step {state.steps_done + 1} of {state.num_steps}"
         return self._ended_well(run, feed, partial(_pause, run.ticket, feed, where))
+
+    def _received(self, run: _Run, feed: Feed) -> Workload:
+        """The workload with what the stage before hands over; a pipeline that takes parts is given them as they come."""
+        work = run.ticket.workload
+        if work.inbox is None:
+            return work
+        run.intake = Intake(work.inbox, partial(_pause, run.ticket, feed, "while it waited for the stage before"))
+        if hasattr(self._pipeline, "take"):
+            return work
+        return replace(work, tensors=run.intake.whole(), inbox=None)
+
+    def _take(self, run: _Run) -> None:
+        """Gives a request that has no step left the next part of its input, where there is one."""
+        state, intake = run.state, run.intake
+        assert state is not None
+        while intake is not None and state.steps_done == state.num_steps and (part := intake.next()) is not None:
+            # Whether a pipeline has it was asked above.
+            take = partial(self._pipeline.take, state, part)  # type: ignore[attr-defined]
+            self._guarded(run.ticket, "take", take)
 
     def _finish(self, run: _Run, feed: Feed) -> None:
         made: list[RunReport] = []
@@ -153,6 +183,8 @@ class Runner:
             failure = error
         else:
             return True
+        if run.intake is not None:
+            run.intake.close()
         failure.__cause__ = failure.__context__ = failure.__traceback__ = None
         if run.state is not None:
             # Nobody may take the last step's progress for that of a loop under way.
@@ -237,6 +269,7 @@ class Runner:
             seconds=seconds,
             progress=state.progress,
             preview=self._preview(run.ticket, state),
+            chunk=None if self._chunk is None else self._guarded(run.ticket, "chunk", partial(self._chunk, state)),
         )
         run.ticket.emit(event)
 

@@ -1,21 +1,23 @@
 """A pipeline of several stages: one engine a stage, each with its own model, device and line, and requests on their way from one to the next.
 
-A request begins in every stage that reads from it alone, and in each other stage when those that it reads from have ended. It
-fails as a whole with the first stage that fails.
+A request begins in every stage that reads from it alone, and in each other stage when those that it reads from have ended, or
+with `async_chunk` when they hand over their first part. It fails as a whole with the first stage that fails.
 """
 
 from __future__ import annotations
 
 import atexit
-import importlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
+from omnireel.engine.connectors.channel import Channel
+from omnireel.engine.connectors.choose import build_connectors
 from omnireel.engine.front import Front
 from omnireel.engine.orchestrator import CLOSE_SECONDS, Engine, EngineHealth
 from omnireel.engine.result import GenerationResult
@@ -23,11 +25,13 @@ from omnireel.engine.runner import bug
 from omnireel.engine.scheduler import FIRST_GUESS_SECONDS
 from omnireel.engine.ticket import Ticket
 from omnireel.errors import Cancelled, DeadlineExceeded, EngineError, InvalidRequest, OmniReelError, QueueFull
+from omnireel.models.discover import imported
 from omnireel.observe.metrics import Metrics
-from omnireel.request import MediaOutput, OutputSpec, StepEvent
+from omnireel.request import Handover, MediaOutput, OutputSpec, StepEvent
 
 if TYPE_CHECKING:
     from omnireel.config import ResolvedConfig
+    from omnireel.engine.connectors import Connector
     from omnireel.engine.ticket import OnEvent
     from omnireel.models.protocol import Checkpoint
     from omnireel.models.topology import StageFacts
@@ -78,15 +82,13 @@ class StagedEngine:
         self._stages = tuple(_stage(config, number, default_backend) for number in range(len(config.stages)))
         self._main = next(stage for stage in reversed(self._stages) if stage.facts.final_output)
         self.metrics = Metrics()
-        self.metrics.watch(
-            waiting=lambda: max(0, len(self._live) - len(self._stages)),
-            running=lambda: min(len(self._live), len(self._stages)),
-        )
+        self.metrics.watch(waiting=lambda: self.health.waiting, running=lambda: self.health.running)
         self._room = config.run.max_queue + len(self._stages)
         self._live: dict[str, _Journey] = {}
         self._lock = threading.Lock()
         self._start_lock = threading.Lock()
         self._handover = Front()
+        self._connectors: Mapping[int, Connector] = {}
         self._is_started = self._is_closed = False
 
     @property
@@ -139,15 +141,28 @@ class StagedEngine:
             if self._is_started:
                 return
             try:
-                for stage in self._stages:
-                    stage.engine.start()
+                self._connectors = build_connectors(self._config, [stage.engine.is_here for stage in self._stages])
+                self._load()
             except BaseException:
                 for stage in self._stages:
                     stage.engine.close()
+                for connector in self._connectors.values():
+                    connector.close()
                 raise
             self._handover.start()
             atexit.register(self.close)
             self._is_started = True
+
+    def _load(self) -> None:
+        """Stages of this process one by one, for libraries are imported once; those of other processes all at once."""
+        elsewhere = [stage.engine for stage in self._stages if not stage.engine.is_here]
+        with ThreadPoolExecutor(max(1, len(elsewhere)), thread_name_prefix="omnireel-load") as pool:
+            starts = [pool.submit(engine.start) for engine in elsewhere]
+            for stage in self._stages:
+                if stage.engine.is_here:
+                    stage.engine.start()
+            for start in starts:
+                start.result()
 
     def admit(self, request: GenerationRequest) -> Workload:
         """The request after the rules of every stage, as far as they can be asked before the first has ended.
@@ -170,7 +185,14 @@ class StagedEngine:
         request = replace(request, sampling=replace(request.sampling, seed=main.seed))
         timeout = self._config.run.timeout_seconds if request.timeout_seconds is None else request.timeout_seconds
         ticket = Ticket(main, partial(self._deliver, on_event, main), timeout_seconds=timeout)
-        journey = _Journey(request, ticket, self._stages, self._main, [work.num_steps for work in workloads], self._put)
+        plan = _Plan(
+            stages=self._stages,
+            main=self._main,
+            connectors=self._connectors,
+            is_chunked=self._config.stages_flags.async_chunk,
+            later=self._handover.put,
+        )
+        journey = _Journey(plan, request, ticket, [work.num_steps for work in workloads])
         with self._lock:
             if self._is_closed:
                 raise EngineError(_CLOSED, hint="start another one")
@@ -215,15 +237,14 @@ class StagedEngine:
             self._handover.join(max(0.1, until - time.monotonic()))
         for journey in live:
             journey.ticket.finish(Cancelled(journey.ticket.request_id, _CLOSED))
+        for connector in self._connectors.values():
+            connector.close()
         atexit.unregister(self.close)
 
     def _admitted(self, request: GenerationRequest) -> list[Workload]:
         return [
             stage.engine.admit(_for_stage(stage, request, {}, is_main=stage is self._main)) for stage in self._stages
         ]
-
-    def _put(self, job: Callable[[], None]) -> None:
-        self._handover.put(job)
 
     def _deliver(
         self, on_event: OnEvent, workload: Workload, event: StepEvent | GenerationResult | OmniReelError
@@ -233,6 +254,8 @@ class StagedEngine:
         else:
             with self._lock:
                 journey = self._live.pop(workload.request_id, None)
+            if journey is not None:
+                journey.forget()
             seconds = 0.0 if journey is None else time.monotonic() - journey.ticket.queued_at
             status = event.code if isinstance(event, OmniReelError) else "ok"
             self.metrics.ended(status=status, task=workload.task, seconds=seconds)
@@ -242,34 +265,42 @@ class StagedEngine:
         on_event(event)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What all journeys have in common.
+
+    connectors: by number of the stage that receives, where arrays do not go with the request itself.
+    later: runs a job beside the engines' threads, which must not wait for each other.
+    """
+
+    stages: tuple[_Stage, ...]
+    main: _Stage
+    connectors: Mapping[int, Connector]
+    is_chunked: bool
+    later: Callable[[Callable[[], None]], None]
+
+
 class _Journey:
     """One request on its way through the stages.
 
     Args:
         ticket: the user's; every stage has one of its own.
         planned: steps of each stage, as far as is known before it runs.
-        later: runs a job beside the engines' threads, which must not wait for each other.
     """
 
-    def __init__(
-        self,
-        request: GenerationRequest,
-        ticket: Ticket,
-        stages: tuple[_Stage, ...],
-        main: _Stage,
-        planned: list[int],
-        later: Callable[[Callable[[], None]], None],
-    ) -> None:
+    def __init__(self, plan: _Plan, request: GenerationRequest, ticket: Ticket, planned: list[int]) -> None:
         self.ticket = ticket
+        self._plan = plan
         self._request = request
-        self._stages = stages
-        self._main = main
-        self._later = later
         self._planned = planned
-        self._done = [0] * len(stages)
+        self._done = [0] * len(plan.stages)
+        self._handed = [0] * len(plan.stages)
         self._begun: set[int] = set()
+        self._flowing: set[int] = set()
         self._results: dict[int, GenerationResult] = {}
         self._inner: dict[int, Ticket] = {}
+        self._channels = {number: Channel() for number in plan.connectors}
+        self._failure: OmniReelError | None = None
         self._lock = threading.Lock()
 
     def begin(self) -> None:
@@ -284,15 +315,22 @@ class _Journey:
                 self._submit(stage)
             except OmniReelError:
                 self._stop()
+                self.forget()
                 raise
+
+    def forget(self) -> None:
+        """Lets go what is handed over; for when the request has ended."""
+        for number, channel in self._channels.items():
+            self._plan.connectors[number].withdraw(channel)
 
     def _ready(self) -> list[_Stage]:
         """Stages that can begin now, each only once."""
         with self._lock:
+            there = self._results.keys() | self._flowing
             found = [
                 stage
-                for stage in self._stages
-                if stage.number not in self._begun and all(source in self._results for source in stage.facts.inputs)
+                for stage in self._plan.stages
+                if stage.number not in self._begun and there.issuperset(stage.facts.inputs)
             ]
             self._begun |= {stage.number for stage in found}
         return found
@@ -301,33 +339,75 @@ class _Journey:
         if self.ticket.is_finished:
             # Another stage has failed.
             return
-        name = stage.facts.name
-        self.ticket.check(f"before stage {name}")
-        outputs = {source: self._results[source].output for source in stage.facts.inputs}
-        asked = _for_stage(stage, self._request, outputs, is_main=stage is self._main)
+        self.ticket.check(f"before stage {stage.facts.name}")
         deadline = self.ticket.deadline
         left = None if deadline is None else max(0.001, deadline - time.monotonic())
-        inner = stage.engine.submit(replace(asked, timeout_seconds=left), partial(self._heard, stage))
+        inner = stage.engine.submit(replace(self._asked(stage), timeout_seconds=left), partial(self._heard, stage))
         with self._lock:
             self._inner[stage.number] = inner
         if self.ticket.is_cancelled or self.ticket.is_finished:
             inner.cancel()
 
+    def _asked(self, stage: _Stage) -> GenerationRequest:
+        """What a stage is asked, with its arrays or the inbox where they arrive."""
+        is_main, plan = stage is self._plan.main, self._plan
+        if plan.is_chunked:
+            asked = _for_stage(stage, self._request, {}, is_main=is_main)
+        else:
+            outputs = {source: self._results[source].output for source in stage.facts.inputs}
+            asked = _for_stage(stage, self._request, outputs, is_main=is_main)
+        connector = plan.connectors.get(stage.number)
+        if connector is None or not (plan.is_chunked or asked.tensors):
+            return asked
+        channel = self._channels[stage.number]
+        if not plan.is_chunked:
+            channel.send(Handover(tensors=asked.tensors, is_last=True))
+        output = replace(asked.output, recipe=False)
+        return replace(asked, tensors={}, inbox=connector.publish(channel), output=output)
+
     def _heard(self, stage: _Stage, event: StepEvent | GenerationResult | OmniReelError) -> None:
         """What a stage's engine tells, on its threads."""
         if isinstance(event, StepEvent):
+            if event.chunk is not None and self._is_new(stage, event):
+                self._hand_on(stage, Handover(tensors=event.chunk))
+                self._flow(stage)
             self.ticket.emit(self._counted(stage, event))
         elif isinstance(event, GenerationResult):
-            self._later(partial(self._ended, stage, event))
+            if self._plan.is_chunked:
+                self._hand_on(stage, Handover(is_last=True))
+            self._plan.later(partial(self._ended, stage, event))
         else:
             self._fail(stage, event)
+
+    def _is_new(self, stage: _Stage, event: StepEvent) -> bool:
+        """Whether this part was not handed on before; a stage whose worker died makes the same ones once more."""
+        with self._lock:
+            is_new = event.index > self._handed[stage.number]
+            self._handed[stage.number] = max(event.index, self._handed[stage.number])
+        return is_new
+
+    def _hand_on(self, stage: _Stage, part: Handover) -> None:
+        for follower in self._plan.stages:
+            if stage.number in follower.facts.inputs and follower.number in self._channels:
+                self._channels[follower.number].send(part)
+
+    def _flow(self, stage: _Stage) -> None:
+        """Lets those begin that wait for the first part."""
+        with self._lock:
+            is_first = stage.number not in self._flowing
+            self._flowing.add(stage.number)
+        if is_first:
+            self._plan.later(self._go_on)
 
     def _counted(self, stage: _Stage, event: StepEvent) -> StepEvent:
         """The event with its place among the steps of all stages."""
         with self._lock:
-            self._planned[stage.number] = event.total
-            self._done[stage.number] = event.index
-            return replace(event, stage=stage.facts.name, index=sum(self._done), total=sum(self._planned))
+            number = stage.number
+            self._done[number] = event.index
+            # A stage that still receives knows of no more steps than it was given parts for.
+            self._planned[number] = max(event.index, self._planned[number] if self._plan.is_chunked else event.total)
+            index, total = sum(self._done), sum(self._planned)
+        return replace(event, stage=stage.facts.name, index=index, total=total, chunk=None)
 
     def _ended(self, stage: _Stage, result: GenerationResult) -> None:
         """Hands what a stage made to those that wait for it, or ends the journey; on the hand-over's thread."""
@@ -335,10 +415,13 @@ class _Journey:
             self._results[stage.number] = result
             self._inner.pop(stage.number, None)
             self._done[stage.number] = self._planned[stage.number]
-            is_last = len(self._results) == len(self._stages)
+            is_last = len(self._results) == len(self._plan.stages)
         if is_last:
             self.ticket.finish(self._whole())
-            return
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
         for follower in self._ready():
             try:
                 self._submit(follower)
@@ -354,17 +437,18 @@ class _Journey:
         """The main stage's result, with what all of them took."""
         durations: dict[str, float] = {}
         profile: dict[str, PartProfile] = {}
-        for stage in self._stages:
+        for stage in self._plan.stages:
             result = self._results[stage.number]
-            prefix = "" if stage is self._main else f"{stage.facts.name}."
+            prefix = "" if stage is self._plan.main else f"{stage.facts.name}."
             durations |= {prefix + name: seconds for name, seconds in result.stage_durations.items()}
             profile |= {prefix + name: part for name, part in result.profile.items()}
-        others = [stage for stage in self._stages if stage.facts.final_output and stage is not self._main]
-        main = self._results[self._main.number]
+        main = self._plan.main
+        others = [stage for stage in self._plan.stages if stage.facts.final_output and stage is not main]
+        made = self._results[main.number]
         return replace(
-            main,
+            made,
             # What was handed over is not in a recipe, so nothing could be made again of it.
-            recipe=None if main.workload.tensors else main.recipe,
+            recipe=None if made.workload.tensors or made.workload.inbox else made.recipe,
             stage_durations=durations,
             profile=profile,
             peak_memory_mb=max(result.peak_memory_mb for result in self._results.values()),
@@ -376,8 +460,13 @@ class _Journey:
             # The stage knows only what was left of the time for it.
             where = f"{error.details['where']}, stage {stage.facts.name}"
             error = DeadlineExceeded(self.ticket.request_id, self.ticket.timeout_seconds or 0.0, where)
-        self.ticket.finish(error)
+        with self._lock:
+            if self._failure is not None:
+                return
+            self._failure = error
+        # Then nobody is left to be told that a hand-over broke off.
         self._stop()
+        self.ticket.finish(error)
 
     def _withdraw(self, _: Ticket) -> None:
         self._stop()
@@ -400,8 +489,7 @@ def _stage(config: ResolvedConfig, number: int, default_backend: str) -> _Stage:
 def _processor(place: str) -> InputProcessor:
     if not place:
         return lambda request, outputs: request
-    module, _, name = place.partition(":")
-    found: InputProcessor = getattr(importlib.import_module(module), name)
+    found: InputProcessor = imported(place)
     return found
 
 

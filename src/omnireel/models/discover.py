@@ -117,7 +117,7 @@ def _of_stage(name: str, architecture: str, task_type: str, hub: Hub) -> Checkpo
     if path is not None and path.is_dir():
         return Checkpoint(name=path.resolve().name, facts=facts, path=path.resolve(), task_type=task_type)
     if facts.downloads and is_repository(name) and (path is None or not path.exists()):
-        folder = snapshot(name, _imported(facts.downloads)(task_type, {}), hub)
+        folder = snapshot(name, imported(facts.downloads)(task_type, {}), hub)
         return Checkpoint(name=name.rpartition("/")[2], facts=facts, path=folder, task_type=task_type)
     raise UnknownModel(
         name, facts.builtin, hint=f"the stage of {facts.name} needs a model of its own: --stage-N-model DIR"
@@ -130,8 +130,8 @@ def admit(request: GenerationRequest, checkpoint: Checkpoint, media: Sequence[Me
     Raises:
         InvalidRequest: naming the field, the value and what is allowed.
     """
-    rules: Admit = _imported(checkpoint.facts.rules)
-    return rules(request, checkpoint, media)
+    rules: Admit = imported(checkpoint.facts.rules)
+    return replace(rules(request, checkpoint, media), tensors=request.tensors, inbox=request.inbox)
 
 
 def load_pipeline(context: BuildContext) -> Pipeline[Any, Any]:
@@ -140,7 +140,7 @@ def load_pipeline(context: BuildContext) -> Pipeline[Any, Any]:
     Raises:
         BadCheckpoint: a file is missing, cut short or does not fit.
     """
-    kind: type[Pipeline[Any, Any]] = _imported(context.checkpoint.facts.pipeline)
+    kind: type[Pipeline[Any, Any]] = imported(context.checkpoint.facts.pipeline)
     return kind.build(context)
 
 
@@ -225,7 +225,7 @@ def _from_repository(name: str, known: tuple[ModelFacts, ...], task_type: str, h
         small = snapshot(name, [f"{folder}/{index}" for folder in partitions for index in INDEX_NAMES], hub)
     found = _from_directory(small, known, task_type, shown)
     if found.facts.downloads:
-        patterns = _imported(found.facts.downloads)(task_type, found.index if has_root_index else {})
+        patterns = imported(found.facts.downloads)(task_type, found.index if has_root_index else {})
         found = _from_directory(snapshot(name, patterns, hub), known, task_type, shown)
     return found
 
@@ -270,7 +270,8 @@ def _outside() -> Iterator[ModelFacts]:
             logger.warning("the model %s (%s) of another package offers no ModelFacts", point.name, point.value)
 
 
-def _imported(place: str) -> Any:
+def imported(place: str) -> Any:
+    """What a place "module:name" holds; places are told by models, never by requests."""
     module, _, name = place.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), name)
     return found

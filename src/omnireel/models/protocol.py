@@ -96,6 +96,7 @@ class BuildContext:
     prompt_embed_cache_size: presentations whose encoding is kept; 0 for none.
     new_frames: makes an array of zeros that the frames of a clip are to be decoded into; None for an ordinary one. Where the
     model runs in another process it lies in shared memory, so that a clip is never there twice.
+    chunk_processor: of the stage, see `StageFacts`; "" where its output is handed over as a whole.
     native_qkv_order: "interleaved" or "stacked", how a native checkpoint's fused tensors are ordered.
     """
 
@@ -108,6 +109,7 @@ class BuildContext:
     is_profiled: bool = False
     native_qkv_order: str = "interleaved"
     prompt_embed_cache_size: int = 0
+    chunk_processor: str = ""
     acceleration: Acceleration = field(default_factory=Acceleration)
     new_frames: Callable[[Sequence[int]], FramesU8] | None = None
 

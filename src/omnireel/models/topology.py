@@ -32,7 +32,9 @@ class StageFacts:
     needs_media: whether its language model must be measured with media at start-up.
     retains_state_across_chunks: whether it keeps state between chunks of one request.
     input_processor: "module:function" that makes this stage's input of the outputs of `inputs`, "" for none.
-    chunk_processor: "module:function" that cuts its output into chunks, "" where it cannot stream.
+    chunk_processor: "module:function" that is given its state after each step and gives named arrays of what is new, or None
+    until there is enough; after the last step all that is left. "" where it cannot stream.
+    takes_chunks: whether its pipeline has `take`, so that it can begin before its input is complete.
     settings: the model's own values for settings, under what any user says.
     omni_kv_config: how key and value caches are handed over; a user's extras do not override it.
     """
@@ -50,6 +52,7 @@ class StageFacts:
     engine_output_type: str = ""
     input_processor: str = ""
     chunk_processor: str = ""
+    takes_chunks: bool = False
     settings: Mapping[str, Any] = field(default_factory=dict)
     omni_kv_config: Mapping[str, Any] | None = None
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from omnireel.engine.build import engine_facts
 from omnireel.engine.runner import Runner
 from omnireel.errors import EngineError
-from omnireel.models.discover import load_pipeline
+from omnireel.models.discover import imported, load_pipeline
 
 if TYPE_CHECKING:
     from omnireel.engine.build import WorkerSpec
@@ -63,8 +63,14 @@ class InlineExecutor:
             typed.hint = "use a device with more memory, or a smaller number type (--dtype bfloat16)"
             raise typed from error
         self._digest = pipeline.weights_digest
+        chunks = self._context.chunk_processor
         self._runner = Runner(
-            pipeline, platform, self._index, max_batch=self._spec.max_batch, is_profiled=self._context.is_profiled
+            pipeline,
+            platform,
+            self._index,
+            max_batch=self._spec.max_batch,
+            is_profiled=self._context.is_profiled,
+            chunk_processor=imported(chunks) if chunks else None,
         )
         name, seconds = self._context.checkpoint.name, time.perf_counter() - start
         logger.info("%s is ready on %s (%s) after %.1f s", name, self._context.device, self._context.dtype, seconds)

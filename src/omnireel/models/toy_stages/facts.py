@@ -16,6 +16,7 @@ TOY_STORY = Topology(
             execution_type=ExecutionType.AR,
             model_arch="ToyWords",
             input_processor=f"{_HANDOVER}:words_alone",
+            chunk_processor=f"{_HANDOVER}:chunk",
             settings={"model": "toy-words"},
         ),
         StageFacts(
@@ -24,6 +25,8 @@ TOY_STORY = Topology(
             model_arch="ToyLevels",
             inputs=(0,),
             input_processor=f"{_HANDOVER}:tensors",
+            chunk_processor=f"{_HANDOVER}:chunk",
+            takes_chunks=True,
             settings={"model": "toy-levels"},
         ),
         StageFacts(
@@ -33,6 +36,7 @@ TOY_STORY = Topology(
             inputs=(1,),
             final_output="video",
             input_processor=f"{_HANDOVER}:tensors",
+            takes_chunks=True,
             settings={"model": "toy-scene"},
         ),
     ),

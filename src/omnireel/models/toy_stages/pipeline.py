@@ -24,8 +24,10 @@ Array = npt.NDArray[Any]
 
 @dataclass(slots=True, kw_only=True)
 class ToyStageState(DenoiseState):
-    """taken: rows of the stage before, one a step; made: rows of this one, one a step."""
+    """taken: rows of the stage before, one a step; made: rows of this one, called `name`, of which `handed` were handed on."""
 
+    name: str
+    handed: int = 0
     taken: list[Array] = field(default_factory=list)
     made: list[Array] = field(default_factory=list)
 
@@ -51,7 +53,8 @@ class ToyStage:
 
     def prepare(self, workload: Workload, conditioning: Conditioning) -> ToyStageState:
         """One step for each row that was handed over, or for each word."""
-        state = ToyStageState(workload=workload, num_steps=0 if self.input_name else workload.num_steps)
+        steps = 0 if self.input_name else workload.num_steps
+        state = ToyStageState(workload=workload, num_steps=steps, name=self.name)
         self.take(state, workload.tensors)
         return state
 

@@ -49,7 +49,6 @@ def _admit(
         cost=float(num_words),
         output=request.output,
         timeout_seconds=request.timeout_seconds,
-        tensors=request.tensors,
     )
 
 

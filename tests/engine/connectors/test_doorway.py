@@ -1,0 +1,73 @@
+"""Who is let in at a connector's socket, and who is not."""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+import pytest
+
+from omnireel.engine.connectors import doorway
+from omnireel.engine.connectors.channel import Channel
+from omnireel.engine.connectors.doorway import Doorway
+from omnireel.request import Handover
+
+
+class Words:
+    """A wire that says how many arrays a part has."""
+
+    def __init__(self, end):
+        self._end = end
+
+    def send(self, part):
+        self._end.sendall(b"%d" % len(part.tensors))
+
+    def close(self):
+        self._end.close()
+
+
+@pytest.fixture
+def port():
+    listener = socket.create_server(("127.0.0.1", 0))
+    door = Doorway(listener, Words)
+    channel = Channel()
+    channel.send(Handover(is_last=True))
+    door.publish(channel)
+    yield listener.getsockname()[1], channel.key
+    door.close()
+
+
+def answer(port, said, *, is_open=False):
+    with socket.create_connection(("127.0.0.1", port), 10) as end:
+        end.sendall(said)
+        if not is_open:
+            end.shutdown(socket.SHUT_WR)
+        try:
+            return end.recv(100)
+        except ConnectionResetError:
+            # What it said was not read to the end.
+            return b""
+
+
+def test_who_knows_the_key_is_sent_the_parts(port):
+    number, key = port
+    assert answer(number, key.encode(), is_open=True) == b"0"
+
+
+@pytest.mark.parametrize("said", [b"", b"0" * 10, b"0" * 32, b"\xff" * 32, b"GET / HTTP/1.1\r\nHost: example\r\n\r\n"])
+def test_anybody_else_is_hung_up_on(port, said, caplog):
+    with caplog.at_level(logging.WARNING, "omnireel"):
+        assert answer(port[0], said) == b""
+    assert port[1] not in caplog.text
+
+
+def test_who_says_nothing_is_hung_up_on_after_a_while(port, monkeypatch):
+    monkeypatch.setattr(doorway, "GREETING_SECONDS", 0.1)
+    with socket.create_connection(("127.0.0.1", port[0]), 10) as end:
+        assert end.recv(1) == b""
+
+
+def test_a_silent_one_keeps_nobody_else_waiting(port):
+    number, key = port
+    with socket.create_connection(("127.0.0.1", number), 10):
+        assert answer(number, key.encode(), is_open=True) == b"0"
