@@ -24,6 +24,7 @@ UNMIRRORED = {
     "config/planned.py": "dataclasses, run by the tests of spec and resolve",
     "engine/connectors/__init__.py": "a protocol",
     "engine/executors/__init__.py": "a protocol",
+    "engine/journey.py": "run by the tests of staged",
     "models/protocol.py": "protocols and dataclasses",
     "models/minimax_h3/facts.py": "data, read by the tests of discover",
     "models/minimax_h3/layout.py": "tests/parity/test_layouts.py",

@@ -39,13 +39,13 @@ def port():
 
 def answer(port, said, *, is_open=False):
     with socket.create_connection(("127.0.0.1", port), 10) as end:
-        end.sendall(said)
-        if not is_open:
-            end.shutdown(socket.SHUT_WR)
         try:
+            end.sendall(said)
+            if not is_open:
+                end.shutdown(socket.SHUT_WR)
             return end.recv(100)
-        except ConnectionResetError:
-            # What it said was not read to the end.
+        except OSError:
+            # It was hung up on before it had said everything.
             return b""
 
 
