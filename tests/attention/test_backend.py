@@ -39,3 +39,22 @@ def test_a_file_in_the_folder_is_a_backend(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, f"{backends.__name__}.thrown_away", raising=False)
     assert all_backends()[0].name == "A_FIRST"
     sys.modules.pop(f"{backends.__name__}.thrown_away")
+
+
+def test_a_package_may_bring_a_backend_and_take_the_place_of_a_built_in_one(monkeypatch):
+    class Mine:
+        name = "MINE"
+
+    class Other:
+        name = "TORCH_SDPA"
+
+    class Entry:
+        def __init__(self, value):
+            self.load = lambda: value
+
+    offered = {"omnireel.attention": [Entry(Mine()), Entry(Other())]}
+    monkeypatch.setattr("omnireel.attention.backend.entry_points", lambda group: offered[group])
+    found = {backend.name: backend for backend in all_backends()}
+    assert isinstance(found["MINE"], Mine)
+    assert isinstance(found["TORCH_SDPA"], Other)
+    assert "CUDNN_ATTN" in found

@@ -8,6 +8,7 @@ import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from omnireel.attention import backends
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from omnireel.attention.metadata import AttentionMetadata
+
+_GROUP = "omnireel.attention"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +160,11 @@ def installed(module: str) -> bool:
 
 
 def all_backends() -> tuple[AttentionBackend, ...]:
-    """Every backend that has a file, usable here or not, ordered by name."""
+    """Every backend that has a file, usable here or not, and those of other packages (entry points of the group
+    "omnireel.attention"), ordered by name. One of another package takes the place of a built-in one of its name.
+    """
     names = (module.name for module in pkgutil.iter_modules(backends.__path__))
-    found = [importlib.import_module(f"{backends.__name__}.{name}").BACKEND for name in names]
-    return tuple(sorted(found, key=lambda backend: backend.name))
+    own = [importlib.import_module(f"{backends.__name__}.{name}").BACKEND for name in names]
+    plugged = [entry.load() for entry in entry_points(group=_GROUP)]
+    found = {backend.name: backend for backend in (*own, *plugged)}
+    return tuple(found[name] for name in sorted(found))

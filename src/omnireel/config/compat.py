@@ -156,6 +156,7 @@ TABLE: tuple[Pair, ...] = (
     Pair(first=_HSDP, second=_EXPERTS, why=_SHARDS),
     Pair(first=_KV_QUANT, second=_RING, why="partial results of ring attention cannot be merged from quantised blocks"),
     Pair(first=_backend("TRTLLM_ATTN"), second=_GATHER_KV, why="its packed lengths are those of one rank's rows"),
+    Pair(first=_backend("TRTLLM_ATTN"), second=_RING, why="its kernels do not give what partial results are merged by"),
     Pair(first=_backend("RAINFUSION_ATTN"), second=_RING, why="its block plan needs all keys on one rank"),
     Pair(first=_GATHERED, second=_TP, why="shards are gathered from whole weights, and these are split already"),
     Pair(first=_GATHERED, second=_HSDP, why="the weights would be sharded twice"),
