@@ -286,7 +286,7 @@ def test_closing_gives_up_on_a_step_that_takes_too_long(start, held, caplog):
     assert "goes on" in caplog.text
     held.free()
     engine._lanes[0].thread.join(10)
-    engine._front.join(10)
+    engine._lanes[0].front.join(10)
     assert len(heard.finals) == 1
 
 

@@ -66,7 +66,7 @@ class Work:
             gone=self._gone,
             restarted=self._again,
         )
-        self.lane.thread.start()
+        self.lane.start()
 
     def ask(self) -> Heard:
         heard = Heard()
@@ -77,7 +77,7 @@ class Work:
         self.line.close("closed")
         self.lane.close()
         assert self.gone.wait(10)
-        self.lane.thread.join(10)
+        assert self.lane.join(10)
 
     def _finished(self, one, outcome: RunReport | OmniReelError, lane) -> None:
         assert lane is self.lane

@@ -104,7 +104,7 @@ class TakingFeed:
         """Calls what was given."""
         self._between()
 
-    def join(self, key: tuple[Any, ...], room: int) -> list[Ticket]:
+    def more(self, key: tuple[Any, ...], room: int) -> list[Ticket]:
         """Hands over who waits, as far as there is room."""
         self.rooms.append(room)
         joined, self._later = self._later[:room], self._later[room:]

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from omnireel.engine.build import worker_specs
 from omnireel.engine.executors.choose import build_executors
-from omnireel.engine.front import Front
 from omnireel.engine.recipe import build_recipe
 from omnireel.engine.replicas import Lane, LaneState, Recovery, ReplicaHealth
 from omnireel.engine.result import GenerationResult
@@ -102,7 +101,6 @@ class Engine:
             )
             for spec, executor in zip(specs, executors, strict=True)
         ]
-        self._front = Front()
         self._clock = threading.Thread(target=self._scheduler.watch, name="omnireel-clock", daemon=True)
         self.metrics = Metrics()
         self.metrics.watch(waiting=lambda: self._scheduler.waiting, running=lambda: self._scheduler.running)
@@ -177,9 +175,8 @@ class Engine:
             self._check_open()
             # An interpreter that ends under a running step can take the process down with it.
             atexit.register(self.close)
-            self._front.start()
             for lane in self._lanes:
-                lane.thread.start()
+                lane.start()
             self._is_started = True
 
     def _load(self) -> None:
@@ -284,8 +281,7 @@ class Engine:
         worker is killed then; a thread of this process ends by itself when the step does. Not for listeners, on whose
         return the engine waits.
         """
-        is_lane = any(threading.current_thread() is lane.thread for lane in self._lanes)
-        if is_lane or threading.current_thread() is self._clock or self._front.is_current_thread:
+        if threading.current_thread() is self._clock or any(lane.is_current_thread for lane in self._lanes):
             raise EngineError("a listener cannot close the engine", hint="close it from the thread that made it")
         if self._is_elsewhere:
             # Its threads and what its locks guard are there.
@@ -330,9 +326,7 @@ class Engine:
         self._start_lock.release()
         if not self._is_started:
             return True
-        for lane in self._lanes:
-            lane.thread.join(_left(until))
-        return not any(lane.thread.is_alive() for lane in self._lanes) and self._front.join(_left(until))
+        return all(lane.join(_left(until)) for lane in self._lanes)
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -373,7 +367,6 @@ class Engine:
         for ticket in self._scheduler.close(reason or _CLOSED):
             hint = "start another engine"
             ticket.finish(EngineError(f"request {ticket.request_id} failed: {reason or _CLOSED}", hint=hint))
-        self._front.stop()
 
     def _restarted(self, stage: str) -> None:
         self.metrics.restarted(stage)
@@ -384,7 +377,7 @@ class Engine:
             _fail(ticket, outcome)
             return
         self._scheduler.measured(ticket.workload.cost, sum(outcome.durations.values()))
-        self._front.put(partial(self._finish, ticket, outcome, lane))
+        lane.front.put(partial(self._finish, ticket, outcome, lane))
 
     def _finish(self, ticket: Ticket, report: RunReport, lane: Lane) -> None:
         with request_scope(ticket.request_id, "mux"):

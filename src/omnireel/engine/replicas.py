@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from omnireel.engine.front import Front
 from omnireel.errors import EngineError, OmniReelError, WorkerDied
 
 if TYPE_CHECKING:
@@ -106,6 +107,8 @@ class Lane:
         self._problem = ""
         self._is_joined = is_joined
         self._closing = threading.Event()
+        # Each its own: one that writes a long clip does not keep the others waiting.
+        self.front = Front()
         # A daemon, as a program that forgot to close its engine should still be able to end.
         self.thread = threading.Thread(target=self._live, name=f"omnireel-engine-{self.name}", daemon=True)
 
@@ -126,20 +129,34 @@ class Lane:
             problem=self._problem,
         )
 
+    @property
+    def is_current_thread(self) -> bool:
+        """Whether the caller is the lane, or finishes one of its requests."""
+        return threading.current_thread() is self.thread or self.front.is_current_thread
+
+    def start(self) -> None:
+        """Begins to take requests; its executor has been started."""
+        self.front.start()
+        self.thread.start()
+
+    def join(self, timeout_seconds: float) -> bool:
+        """Waits for the lane's end and that of what it finishes; False when that takes longer."""
+        until = time.monotonic() + timeout_seconds
+        self.thread.join(timeout_seconds)
+        return not self.thread.is_alive() and self.front.join(max(0.0, until - time.monotonic()))
+
     def close(self) -> None:
         """Takes nothing more; the thread ends when what runs has ended. A model that loads is not waited for."""
         self._closing.set()
         if self.state in (LaneState.LOADING, LaneState.RESTARTING):
             self.executor.kill()
 
-    # What an executor asks, see `Feed`.
-
     def pause(self) -> None:
         """See `Feed.pause`."""
         self._scheduler.expire()
 
-    def join(self, key: tuple[Any, ...], room: int) -> Sequence[Ticket]:
-        """See `Feed.join`."""
+    def more(self, key: tuple[Any, ...], room: int) -> Sequence[Ticket]:
+        """See `Feed.more`."""
         joined = self._scheduler.join(self, key, room) if self._is_joined else []
         self._begin(joined)
         return joined
@@ -177,6 +194,7 @@ class Lane:
                 )
             self.executor.close()
             self.state = LaneState.FAILED if reason else LaneState.CLOSED
+            self.front.stop()
             self._gone(self, reason)
 
     def _loop(self) -> str:

@@ -101,7 +101,7 @@ class Runner:
             self._step(active, feed)
             active = [run for run in active if run.state is not None]
             if self._max_batch > len(active) > 0:
-                joined = feed.join(key, self._max_batch - len(active))
+                joined = feed.more(key, self._max_batch - len(active))
                 active += [run for ticket in joined if (run := self._begun(ticket, feed))]
 
     def _begun(self, ticket: Ticket, feed: Feed) -> _Run | None:

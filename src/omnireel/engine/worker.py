@@ -89,8 +89,8 @@ class Worker:
     def pause(self) -> None:
         """See `Feed.pause`; the engine keeps the time of those that wait."""
 
-    def join(self, key: tuple[object, ...], room: int) -> Sequence[Ticket]:
-        """See `Feed.join`: what has been sent meanwhile. The engine sends only what fits."""
+    def more(self, key: tuple[object, ...], room: int) -> Sequence[Ticket]:
+        """See `Feed.more`: what has been sent meanwhile. The engine sends only what fits."""
         found: list[Ticket] = []
         while len(found) < room:
             try:

@@ -126,6 +126,18 @@ def test_an_idle_worker_that_dies_is_replaced_before_anybody_asks(start):
     assert "SIGKILL" in engine.health.replicas[0].problem
 
 
+def test_what_waits_for_a_worker_that_loads_can_be_cancelled_and_times_out(start):
+    engine = start(**QUICK)
+    os.kill(pid_of(engine), signal.SIGKILL)
+    until(lambda: not engine.health.is_ready)
+    late, unwanted, patient = submitted(engine, timeout_seconds=0.1), submitted(engine), submitted(engine)
+    unwanted.ticket.cancel()
+    assert isinstance(unwanted.error(), Cancelled)
+    assert isinstance(late.error(), DeadlineExceeded)
+    assert not engine.health.is_ready
+    patient.result()
+
+
 def test_a_stopped_worker_is_killed_when_it_gives_no_sign_of_life(start):
     engine = start(**QUICK, rerun_interrupted=True)
     expected = submitted(engine, seed=3, extra_args=SLOW).result().recipe.frames_digest

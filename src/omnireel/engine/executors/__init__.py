@@ -23,7 +23,7 @@ class Feed(Protocol):
         """Called between any two steps."""
         ...
 
-    def join(self, key: tuple[Any, ...], room: int) -> Sequence[Ticket]:
+    def more(self, key: tuple[Any, ...], room: int) -> Sequence[Ticket]:
         """Requests of this batch key that are to be stepped with those that run, at most `room`; usually none."""
         ...
 

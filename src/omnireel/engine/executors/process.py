@@ -138,7 +138,7 @@ class ProcessExecutor:
         self._run(tickets, under_way)
         while under_way:
             feed.pause()
-            if joined := feed.join(key, self._spec.max_batch - len(under_way)):
+            if joined := feed.more(key, self._spec.max_batch - len(under_way)):
                 self._run(joined, under_way)
             message = self._receive(is_timed=True)
             ticket = None if message is None else under_way.get(_id_of(message))
