@@ -4,6 +4,7 @@ OmniReelError
   ClientError                 the caller can fix it                   HTTP 4xx, exit 2
     InvalidRequest            a field of the request is not allowed   400
     MediaUnreadable           a given file is not what it should be   400
+    NotServed                 no served model can do this             400
     Unauthorized              no key, or a wrong one                  401
     UnknownModel              no such model                           404
     UnknownJob                no such job or file                     404
@@ -119,6 +120,19 @@ class UnknownModel(ClientError):
             f"unknown model {model!r}; known here: {', '.join(names)}",
             hint=hint or (f"did you mean {close!r}?" if close else "give a known name or a checkpoint directory"),
             details={"model": model, "known": names},
+        )
+
+
+class NotServed(ClientError):
+    """An endpoint that the served model cannot answer."""
+
+    code = "not_served"
+
+    def __init__(self, served: Iterable[str]) -> None:
+        names = list(served)
+        super().__init__(
+            f"the served model cannot do this; endpoints that it can answer: {', '.join(names)}",
+            details={"served": names},
         )
 
 

@@ -4,10 +4,14 @@ import asyncio
 import io
 import json
 import os
+import re
+import resource
 import shutil
 import signal
+import socket
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -325,6 +329,47 @@ def test_a_port_that_is_taken_is_told(toy, tmp_path):
     with running(tmp_path, "--port", port, is_ready=False) as second:
         assert second.process.wait(60) == 3
         assert f"error: cannot listen at 127.0.0.1 port {port} (Address already in use)" in second.words
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux can limit another process")
+def test_a_full_disk_is_told_and_the_server_goes_on(tmp_path):
+    with running(tmp_path) as server:
+        running_one = server.create(**SLOW)
+        server.until(running_one["id"], "in_progress")
+        before = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
+        # No file may grow: what a full disk or one that has become read-only does to whoever writes.
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (0, before[1]))
+        answer = server.http.post("/v1/videos", json={"prompt": "a kite"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (507, "storage_failed")
+        assert str(tmp_path) not in answer.text
+        upload = server.http.post("/v1/files", files={"file": ("a.png", picture("red"), "image/png")})
+        assert upload.status_code == 507
+        assert server.http.get("/health").status_code == 200
+        assert server.http.get("/v1/videos").status_code == 200
+        time.sleep(2.0)
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, before)
+        job = server.ended(running_one["id"])
+        assert (job["status"], job["error"]["code"]) == ("failed", "storage_failed")
+        assert str(tmp_path) not in job["error"]["message"]
+        assert server.ended(server.create(seconds=1)["id"])["status"] == "completed"
+        assert "Traceback" not in server.words
+
+
+def test_odd_and_swollen_heads_leave_the_server_alone(toy):
+    host, port = toy.url.removeprefix("http://").split(":")
+    for head in (
+        b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 200_000 + b"\r\n\r\n",
+        b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"\x16\x03\x01\x02\x00nonsense\r\n\r\n",
+        b"POST /v1/videos HTTP/1.1\r\nHost: a\r\nContent-Length: -5\r\n\r\n",
+        b"POST /v1/videos HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /v1/videos/\xff%ff%00 HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+    ):
+        with socket.create_connection((host, int(port)), timeout=10) as connection, suppress(ConnectionError):
+            connection.sendall(head)
+            assert re.match(rb"HTTP/1.1 4\d\d ", connection.recv(200) or b"HTTP/1.1 400 ")
+    assert toy.http.get("/health").status_code == 200
+    assert "Traceback" not in toy.words
 
 
 def worker_of(server) -> int:

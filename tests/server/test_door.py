@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from starlette.requests import ClientDisconnect
 
 import omnireel.server.door as room
 from omnireel.errors import InvalidRequest
@@ -103,3 +104,22 @@ def test_an_error_behind_the_door_is_translated():
         raise InvalidRequest("seed", 1, "no")
 
     assert passed(refuses)[0] == 400
+
+
+def test_a_client_that_went_away_is_no_bug(caplog):
+    async def gone(scope, receive, send):
+        raise ClientDisconnect
+
+    service: Any = SimpleNamespace(keys=keys_of((), None), measures=Measures(), spec=SimpleNamespace(max_upload_mib=1))
+
+    async def receive():
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        raise OSError("broken pipe")
+
+    scope: Any = {"type": "http", "method": "POST", "path": "/", "headers": []}
+    for app in (gone, lambda scope, receive, send: send({"type": "http.response.start", "status": 200, "headers": []})):
+        asyncio.run(Door(app, service=service)(scope, receive, send))
+    assert not caplog.records
+    assert 'status="499"' in service.measures.text()

@@ -36,3 +36,15 @@ def test_figures_are_in_the_words_of_prometheus(toy):
     assert done[0] >= 1
     assert families["omnireel_step_seconds"].samples
     assert families["omnireel_jobs_queued"].samples[0].value == 0
+
+
+def test_a_model_sleeps_and_wakes_and_jobs_wait_meanwhile(tmp_path):
+    with running(tmp_path) as server:
+        assert server.http.post("/v1/omni/sleep").json() == {"is_sleeping": True}
+        assert server.http.get("/health").json()["status"] == "asleep"
+        job = server.create(seconds=1)
+        assert server.http.post("/v1/omni/sleep").json() == {"is_sleeping": True}
+        assert server.job(job["id"])["status"] == "queued"
+        assert server.http.post("/v1/omni/wakeup").json() == {"is_sleeping": False}
+        assert server.ended(job["id"])["status"] == "completed"
+        assert server.http.post("/v1/omni/wakeup").json() == {"is_sleeping": False}

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import io
+import socket
 from pathlib import Path
 
 import pytest
@@ -118,3 +119,55 @@ def test_roles_the_likeliest_first(given, indices, roles):
 def test_frame_indices_are_one_a_picture():
     with pytest.raises(InvalidRequest, match="frame_indices"):
         roles_of(media("image"), (0, -1))
+
+
+LOCAL = [
+    "http://127.0.0.1/x", "http://localhost/x", "http://LOCALHOST.:80/x", "http://127.1/x", "http://2130706433/x",
+    "http://0x7f000001/x", "http://0177.0.0.1/x", "http://0x7f.1/x", "http://0/x", "http://0.0.0.0/x", "http://[::1]/x", "http://[::]/x",
+    "http://[0:0:0:0:0:0:0:1]:8000/x", "http://[::ffff:127.0.0.1]/x", "http://[::ffff:7f00:1]/x", "http://[::127.0.0.1]/x",
+    "http://[::ffff:0:127.0.0.1]/x", "http://[64:ff9b::127.0.0.1]/x", "http://[64:ff9b:1::127.0.0.1]/x", "http://[2002:7f00:1::]/x",
+    "http://[2001:0:4136:e378:8000:63bf:80ff:fffe]/x", "http://10.0.0.1/x", "http://172.16.0.1/x", "http://192.168.1.1/x",
+    "http://100.64.0.1/x", "http://169.254.169.254/latest/meta-data", "http://[fe80::1]/x", "http://[fe80::1%25lo]/x",
+    "http://[fc00::1]/x", "http://[fec0::1]/x", "http://224.0.0.1/x", "http://[ff02::1]/x", "http://255.255.255.255/x",
+    "http://198.18.0.1/x", "http://192.0.0.1/x", "http://240.0.0.1/x", "http://public@127.0.0.1/x", "http://8.8.8.8@127.0.0.1/x",
+    "http://127.0.0.1#@8.8.8.8/", "http://127.0.0.1?@8.8.8.8/", "http://127.0.0.1:80\\@8.8.8.8/", "http://\u2460\u2461\u2466.0.0.1/x",
+    "http://127\u30020\u30020\u30021/x", "https://127.0.0.1:443/x", "HTTP://127.0.0.1/x", "http://127.0.0.1:99999/x", "http:127.0.0.1/x",
+    "http:///127.0.0.1/x", "http://127.0.0.1\t/x", "http://127.0.0.1%2f@8.8.8.8/", "file:///etc/passwd", "file://localhost/etc/passwd",
+    "FILE:/etc/passwd", "gopher://127.0.0.1/x", "ftp://127.0.0.1/x", "dict://127.0.0.1:11211/stat", "ldap://127.0.0.1/", "//127.0.0.1/x",
+    "unix:/var/run/docker.sock", "jar:http://127.0.0.1!/x", "concat:/etc/passwd|/etc/hosts", "subfile,,start,0,end,9,,:/etc/passwd",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("url", LOCAL)
+def test_no_spelling_leads_into_the_local_network(tmp_path, monkeypatch, url):
+    reached = []
+
+    def connect(address, *_):
+        reached.append(address)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    with pytest.raises((MediaUnreadable, InvalidRequest)) as caught:
+        taken(tmp_path, Source("a", "", url=url))
+    # What is left of some spellings is a public address, to which nothing is said of ours.
+    assert {place[0] for place in reached} <= {"8.8.8.8"}
+    assert "127.0.0.1" not in caught.value.message
+
+
+def test_a_name_is_resolved_once_so_that_it_cannot_turn_private(tmp_path, monkeypatch):
+    answers = iter(["93.184.216.34", "127.0.0.1"])
+
+    def resolved(*_, **__):
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (next(answers), 80))]
+
+    reached = []
+
+    def connect(address, *_):
+        reached.append(address)
+        raise ConnectionRefusedError
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    monkeypatch.setattr(socket, "create_connection", connect)
+    with pytest.raises(MediaUnreadable):
+        taken(tmp_path, Source("a", "", url="http://rebinding.example/x"))
+    assert reached == [("93.184.216.34", 80)]

@@ -2,7 +2,12 @@
 
 import asyncio
 import io
+import json
+import resource
 import struct
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +16,7 @@ from PIL import Image
 from omnireel.errors import MediaUnreadable
 from omnireel.media.encode import write_clip
 from omnireel.request import MediaKind, MediaOutput
+from omnireel.server import trial
 from omnireel.server.trial import Trial
 
 pytestmark = pytest.mark.slow
@@ -72,3 +78,49 @@ def test_a_picture_that_unpacks_to_gigabytes_is_refused(tmp_path):
 
 def test_no_files_need_no_process():
     assert tried() == []
+
+
+def malformed(folder, files):
+    """Fifty files that are broken each in its own way, by name."""
+    random = np.random.default_rng(1)
+    picture, clip, sound = ((files / name).read_bytes() for name in ("a.png", "b.mp4", "c.wav"))
+    made = {"empty": b"", "zeros": bytes(1000), "text": b"no medium at all", "html": b"<html><script>1</script></html>"}
+    made |= {f"noise-{k}": random.bytes(2000) for k in range(4)}
+    made |= {f"picture-cut-{k}": picture[:k] for k in (8, 16, 33, 50)}
+    made |= {f"clip-cut-{k}": clip[:k] for k in (8, 40, 200, 1000, 3000)}
+    made |= {f"sound-cut-{k}": sound[:k] for k in (4, 12, 30, 43)}
+    magics = {
+        "jpeg": b"\xff\xd8\xff\xe0", "gif": b"GIF89a", "webp": b"RIFF\x10\0\0\0WEBP", "bmp": b"BM", "tiff": b"II*\0", "heif": b"\0\0\0\x18ftypheic",
+        "avif": b"\0\0\0\x18ftypavif", "mkv": b"\x1aE\xdf\xa3", "ogg": b"OggS", "flac": b"fLaC", "mp3": b"ID3\4", "avi": b"RIFF\x10\0\0\0AVI ",
+        "pdf": b"%PDF-1.7", "svg": b"<svg xmlns='http://www.w3.org/2000/svg'/>", "zip": b"PK\3\4", "m3u": b"#EXTM3U\nfile:///etc/passwd\n",
+        "concat": b"ffconcat version 1.0\nfile /etc/passwd\n", "eps": b"%!PS-Adobe-3.0 EPSF-3.0", "psd": b"8BPS", "ico": b"\0\0\1\0\1\0",
+    }  # fmt: skip
+    made |= {f"magic-{name}": magic + random.bytes(600) for name, magic in magics.items()}
+    for k in range(9):
+        # The boxes of an MP4 file come first, with their sizes.
+        broken = bytearray(clip)
+        for place in random.integers(0, 400, 60):
+            broken[place] = random.integers(256)
+        made[f"clip-hurt-{k}"] = bytes(broken)
+    for name, content in made.items():
+        (folder / name).write_bytes(content)
+    return [folder / name for name in made]
+
+
+def test_fifty_malformed_files_are_each_refused_or_read_in_bounded_time_and_memory(files, tmp_path):
+    asked = malformed(tmp_path, files)
+    assert len(asked) >= 50
+    lines = [{"path": str(path), "kind": "", "name": path.name, "start": 0.0} for path in asked]
+    began = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ran = subprocess.run(
+        [sys.executable, "-m", "omnireel.server.trial"], input=json.dumps(lines).encode(), capture_output=True,
+        timeout=60, check=True, env={"PYTHONPATH": str(Path(trial.__file__).parents[2])},
+    )  # fmt: skip
+    said = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert len(said) == len(asked)
+    for path, answer in zip(asked, said, strict=True):
+        is_hurt = path.name.startswith("clip-hurt")
+        assert is_hurt or answer["error"]["code"] == "media_unreadable", path.name
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert spent.ru_utime - began.ru_utime < trial.CPU_SECONDS
+    assert spent.ru_maxrss < 2 * 2**20

@@ -22,6 +22,8 @@ from omnireel.errors import MediaUnreadable
 MAX_REDIRECTS = 5
 _CHUNK_BYTES = 1 << 16
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+_UNICAST = ipaddress.IPv6Network("2000::/3")
+"""All that is handed out of IPv6 (RFC 4291); what lies beside it leads into some local network, by one mechanism or another."""
 
 
 def is_url(text: str) -> bool:
@@ -162,6 +164,8 @@ def _is_public(text: str) -> bool:
     inner = _carried(address) if isinstance(address, ipaddress.IPv6Address) else None
     if inner is not None:
         address = inner
+    if isinstance(address, ipaddress.IPv6Address) and address not in _UNICAST:
+        return False
     return address.is_global and not address.is_multicast
 
 

@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 
 from omnireel.errors import OmniReelError, TooLarge, TooSlow
 from omnireel.request import new_request_id
@@ -49,7 +50,11 @@ class Door:
                 headers["x-request-id"] = request_id
                 headers["x-content-type-options"] = "nosniff"
                 message = {**message, "headers": headers.raw}
-            await send(message)
+            try:
+                await send(message)
+            except Exception as error:
+                # Whatever goes wrong here is the connection's end, for which each server has errors of its own.
+                raise ClientDisconnect from error
 
         try:
             headers = Headers(scope=scope)
@@ -59,6 +64,8 @@ class Door:
         except OmniReelError as error:
             if not status:
                 await problem.response(error)(scope, receive, told)
+        except ClientDisconnect:
+            logger.debug("the client of request %s went away", request_id)
         except Exception:
             # The connection breaks where the answer has begun, so that nobody takes a part for the whole.
             if status:

@@ -8,7 +8,7 @@ from omnireel import __version__
 from omnireel.observe.metrics import CONTENT_TYPE
 from omnireel.server import jobs as table
 from omnireel.server.problem import answers
-from omnireel.server.schemas import Alive, Health, Version
+from omnireel.server.schemas import Alive, Health, Slept, Version
 from omnireel.server.service import service_of
 
 router = APIRouter(tags=["operation"])
@@ -43,6 +43,22 @@ def metrics(request: Request) -> Response:
     service = service_of(request)
     text = service.measures.text() + service.runs.engine.metrics.text()
     return Response(text, media_type=CONTENT_TYPE)
+
+
+@router.post("/v1/omni/sleep", response_model=Slept, responses=answers())
+async def sleep(request: Request) -> Slept:
+    """Gives the model's memory back when what runs has ended; jobs are accepted and wait."""
+    service = service_of(request)
+    await service.runs.sleep()
+    return Slept(is_sleeping=service.runs.is_asleep)
+
+
+@router.post("/v1/omni/wakeup", response_model=Slept, responses=answers())
+async def wake_up(request: Request) -> Slept:
+    """Loads the model again and goes on with what waits."""
+    service = service_of(request)
+    await service.runs.wake_up()
+    return Slept(is_sleeping=service.runs.is_asleep)
 
 
 @router.get("/version", response_model=Version, responses=answers())

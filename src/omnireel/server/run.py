@@ -51,6 +51,8 @@ def serve(config: ResolvedConfig, *, on_listening: Callable[[str], None], on_rea
         OmniReelError: the model, the storage or the socket cannot be used.
     """
     _allow_connections()
+    # What uvicorn warns of goes where our own lines go.
+    logging.getLogger("uvicorn").handlers = logging.getLogger("omnireel").handlers
     engines = partial(make_engine, config, default_backend="mp")
     with (
         contextlib.closing(_socket(config.server)) as listener,

@@ -10,11 +10,20 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from omnireel.engine.result import GenerationResult
-from omnireel.errors import Cancelled, EngineError, OmniReelError, StorageFailed, Unavailable, WorkerDied
+from omnireel.errors import (
+    Cancelled,
+    EngineError,
+    InvalidRequest,
+    OmniReelError,
+    StorageFailed,
+    Unavailable,
+    WorkerDied,
+)
 from omnireel.request import DiffusionSamplingParams, GenerationRequest, MediaKind, OutputSpec, StepEvent
 from omnireel.server import jobs as table
 from omnireel.server.inputs import Medium, refs_of
@@ -213,6 +222,9 @@ class Runs:
     async def _settle(self, job: Job, outcome: GenerationResult | OmniReelError) -> None:
         """Writes down how a job ended, and tries again for as long as the disk does not let it."""
         folder = self._storage.video(job.id)
+        if isinstance(outcome, InvalidRequest) and outcome.details.get("field") == "output":
+            # The path is ours, and so is the disk that is full.
+            outcome = StorageFailed("the clip cannot be written: the disk of the server is full or broken")
         if isinstance(outcome, GenerationResult):
             await asyncio.to_thread(write_stills, outcome, folder)
             self.speed.measured(job.cost, time.time() - (job.started_at or job.created_at))
@@ -293,4 +305,5 @@ def _facts(result: GenerationResult, job: Job, now: float) -> Mapping[str, Any]:
         "inference_time_s": round(sum(seconds for name, seconds in durations.items() if name != "queue"), 6),
         "size_bytes": 0 if result.encoded is None else result.encoded.size_bytes,
         "digest": "" if result.encoded is None else result.encoded.digest,
+        "profile": {name: asdict(part) for name, part in result.profile.items()},
     }

@@ -18,7 +18,7 @@ from typing import IO
 
 from omnireel.errors import SetupError, StorageFailed, TooLarge
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM, errno.EFBIG)
 _CHUNK_BYTES = 1 << 20
 
 

@@ -217,7 +217,7 @@ def video_of(service: Service, job: Job) -> Video:
 
 
 def _metrics(job: Job) -> dict[str, Any]:
-    return {name: job.result[name] for name in ("stage_durations", "peak_memory_mb", "size_bytes")}
+    return {name: job.result[name] for name in ("stage_durations", "peak_memory_mb", "size_bytes", "profile")}
 
 
 def _body(request: Request) -> AbstractAsyncContextManager[Fields]:
