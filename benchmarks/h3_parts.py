@@ -17,6 +17,7 @@ import gc
 import json
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -432,12 +433,13 @@ class Parts(Speed):
         if self.kind != "cuda":
             self.tell(case="gaps", skipped="no card", step_seconds=seconds)
             return
+        waits = waits_of(step)
         work = work_of(traced(step, self.device.wait))
         table = gap_table(work)
         families: dict[str, float] = {}
         for item in work:
             families[family_of(item.name)] = families.get(family_of(item.name), 0.0) + (item.stop - item.start) / 1e6
-        self.tell(case="gaps", mode=mode.name, blocks=layers, step_seconds=seconds, families=families,
+        self.tell(case="gaps", mode=mode.name, blocks=layers, step_seconds=seconds, families=families, waits=waits,
                   **{**asdict(table), "gaps": [asdict(gap) for gap in table.gaps[:10]]})  # fmt: skip
 
     def told_mode(self) -> Mode:
@@ -457,6 +459,18 @@ def traced(call: Callable[[], object], wait: Callable[[], None]) -> dict[str, An
         profiler.export_chrome_trace(str(file))
         made: dict[str, Any] = json.loads(file.read_text())
         return made
+
+
+def waits_of(call: Callable[[], object]) -> list[str]:
+    """Where a call waits for the card, in torch's words; empty when it never does."""
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            call()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    return sorted({f"{item.filename}:{item.lineno}: {item.message}"[-300:] for item in caught})
 
 
 def filled_half(encoder: Any) -> Any:

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.h3_step import RELEASED, TINY, Device, build, random_weights
+from benchmarks.h3_step import RELEASED, TINY, Device, build, capability_of, random_weights
 from torch import Tensor, nn
 
 from omnireel.attention import AttentionConfig, select_backend
@@ -31,6 +31,7 @@ from omnireel.models.minimax_h3.references import resample
 from omnireel.models.minimax_h3.schedule import FlowSchedule, row_times
 from omnireel.models.minimax_h3.video_autoencoder import VideoAutoencoder, VideoVaeConfig, stored_dtype
 from omnireel.models.minimax_h3.vision import CLIP_RULES, clip_patches
+from omnireel.platforms import find_platform
 from omnireel.request import MediaInput, MediaKind
 
 TINY_VIDEO = VideoVaeConfig(
@@ -96,11 +97,11 @@ def filled(module: nn.Module, device: str, dtype: torch.dtype) -> Any:
 
 
 def video_vae(arguments: argparse.Namespace, device: Device, dtype: torch.dtype) -> VideoAutoencoder:
-    preference = ("CUDNN_ATTN", "TORCH_SDPA") if device.kind == "cuda" else ("TORCH_SDPA",)
     config = VideoVaeConfig() if arguments.config == "released" else TINY_VIDEO
     backend = select_backend(
         AttentionConfig(), role="vae", category="self", head_dim=config.decoder_attention_head_dim,
-        platform_name=device.kind, preference=preference, dtype=dtype,
+        platform_name=device.kind, capability=capability_of(device.kind), dtype=dtype, is_mask_free=True,
+        preference=find_platform(device.kind).attention_preference,
     )  # fmt: skip
     with torch.device("meta"):
         module = VideoAutoencoder(config, backend=backend)

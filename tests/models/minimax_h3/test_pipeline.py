@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import sys
 from functools import partial
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,9 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from omnireel.acceleration import Acceleration, compile_blocks
 from omnireel.attention import AttentionConfig, AttentionSpec
+from omnireel.attention.backends import rainfusion_attn
+from omnireel.attention.backends.torch_sdpa import attend
+from omnireel.attention.options import BlockSparseSpec
 from omnireel.errors import BadCheckpoint, BadSetting, MissingPackage, NonFinite
 from omnireel.models.discover import admit, find_checkpoint, load_pipeline
 from omnireel.models.minimax_h3 import pipeline as pipeline_file
@@ -297,3 +303,55 @@ def test_a_backend_that_asks_is_told_of_each_step_and_where_the_picture_lies(mon
         assert item.video.used_len == item.cu_seqlens[-1]
         assert item.video.num_video_rows == np.prod(made.latents["video"].shape[2:]) // 4
     assert (layer.facts.index, layer.facts.name) == (1, "transformer_blocks.1.attn")
+
+
+class Ascend:
+    """The processor under the name of Ascend devices."""
+
+    name = "npu"
+    attention_preference = ("TORCH_SDPA",)
+
+    def __init__(self, platform):
+        self._platform = platform
+
+    def __getattr__(self, name):
+        return getattr(self._platform, name)
+
+
+def test_block_sparse_attention_serves_the_steps_and_layers_that_it_may(monkeypatch):
+    calls = []
+
+    def sparse_attention(q, k, v, *, scale, txt_len, latent_shape_q, sparsity, **options):
+        calls.append((txt_len, latent_shape_q, sparsity))
+        return attend(q, k, v, scale=scale, causal=False)
+
+    def attention_forward(q, k, v, attn_mask=None, scale=None, **options):
+        return attend(q, k, v, scale=scale, causal=False)
+
+    module: Any = ModuleType("mindiesd")
+    module.__spec__ = ModuleSpec("mindiesd", None)
+    module.sparse_attention, module.attention_forward = sparse_attention, attention_forward
+    monkeypatch.setitem(sys.modules, "mindiesd", module)
+    # Blocks as small as the clip.
+    monkeypatch.setattr(rainfusion_attn, "BLOCK", 4)
+    monkeypatch.setattr(rainfusion_attn, "MIN_BLOCKS", 1)
+    told = AttentionSpec(
+        backend="RAINFUSION_ATTN", block_sparse=BlockSparseSpec(sparsity=0.5, start_step=1, skip_layers="0")
+    )
+    ordinary = context(dtype="bfloat16")
+    platform: Any = Ascend(ordinary.platform)
+    attention = AttentionConfig(per_role={"self": told, "minimax_h3.video_vae": AttentionSpec(backend="TORCH_SDPA")})
+    pipeline = built(dataclasses.replace(ordinary, platform=platform, attention=attention))
+    work = workload()
+    state = pipeline.prepare(work, pipeline.encode(work))
+    num_layers = len(next(iter(pipeline._transformers.values())).blocks)
+    counts = []
+    while state.steps_done < state.num_steps:
+        state = pipeline.step(state)
+        counts.append(len(calls))
+        calls.clear()
+    assert counts == [0, *[num_layers - 1] * (state.num_steps - 1)]
+    made = pipeline.decode(state)
+    expected = run(built(context(dtype="bfloat16")))
+    difference = np.linalg.norm(made.latents["video"] - expected.latents["video"])
+    assert difference < 0.05 * np.linalg.norm(expected.latents["video"])
