@@ -8,6 +8,7 @@ from omnireel.config import resolve
 from omnireel.engine.build import build_context, engine_facts, worker_specs
 from omnireel.engine.message import Kind, StageMessage, from_parts, to_parts
 from omnireel.errors import BadSetting, UnknownModel
+from omnireel.models.discover import topology_of
 
 
 def config(**flags):
@@ -58,3 +59,24 @@ def test_replicas_share_a_processor():
 def test_a_batch_that_the_model_does_not_take_is_refused():
     with pytest.raises(BadSetting, match=r"max_num_seqs = 2.*takes 1"):
         worker_specs(config(model="mini-h3", max_num_seqs=2))
+
+
+def test_variables_of_a_process_are_texts():
+    found = worker_specs(config(env={"OMP_NUM_THREADS": 2, "MARK": "a b"}))[0].env
+    assert found == {"OMP_NUM_THREADS": "2", "MARK": "a b"}
+
+
+@pytest.mark.parametrize("env", [{"": "x"}, {"A=B": "x"}, {"A": ["x"]}, {"A": None}, {"A": "x\0y"}])
+def test_what_no_process_takes_as_a_variable_is_refused(env):
+    with pytest.raises(BadSetting, match="env") as told:
+        worker_specs(config(env=env))
+    assert "['x']" not in told.value.message
+
+
+def test_a_folder_below_the_models_may_be_taken(tmp_path):
+    (tmp_path / "whole" / "lm").mkdir(parents=True)
+    pipeline = {"pipeline": "prompt_rewrite", "stage_0_model": str(tmp_path / "whole"), "stage_0_model_subdir": "lm"}
+    stage = resolve({**pipeline, "device": "cpu"}, {}, topology=topology_of).of_stage(0)
+    spec = worker_specs(stage)[0]
+    assert spec.context.checkpoint.path == tmp_path / "whole" / "lm"
+    assert (spec.stage, spec.name) == ("rewrite", "rewrite.0")

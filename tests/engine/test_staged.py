@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -19,7 +20,7 @@ from tests.support.language_model import write_language_model
 from omnireel.config import resolve
 from omnireel.engine.orchestrator import Engine
 from omnireel.engine.staged import StagedEngine, make_engine
-from omnireel.errors import Cancelled, DeadlineExceeded, EngineError, InvalidRequest, QueueFull
+from omnireel.errors import BadSetting, Cancelled, DeadlineExceeded, EngineError, InvalidRequest, QueueFull
 from omnireel.models.discover import topology_of
 from omnireel.request import DiffusionSamplingParams, GenerationRequest, OutputSpec
 
@@ -268,8 +269,8 @@ def test_parts_under_way_end_with_their_request(start, stage, how):
 @pytest.fixture(scope="module")
 def workers():
     made = engine_of(
-        distributed_executor_backend="mp", async_chunk=True, stage_2_stage_connector="TcpConnector", num_threads=1,
-        rerun_interrupted=True,
+        distributed_executor_backend="mp", async_chunk=True, stage_2_stage_connector="TcpConnector",
+        rerun_interrupted=True, num_threads=1,
     )  # fmt: skip
     made.start()
     yield made
@@ -285,6 +286,18 @@ def test_stages_in_processes_of_their_own_make_the_same_clip(engine, workers):
     assert len({replica.pid for replica in health.replicas}) == 3
     assert health.is_live
     assert health.is_ready
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_a_process_has_the_name_of_its_stage(workers):
+    titles = [Path(f"/proc/{replica.pid}/cmdline").read_text() for replica in workers.health.replicas]
+    assert ["worker levels.0" in title for title in titles] == [False, True, False]
+
+
+def test_variables_are_for_processes(start):
+    with pytest.raises(BadSetting, match="for models in processes of their own") as told:
+        start(stage_1_env={"TOKEN": "xyzzy"})
+    assert "xyzzy" not in told.value.message
 
 
 def test_a_stage_whose_worker_is_killed_makes_its_part_again(engine, workers):

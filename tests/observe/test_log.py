@@ -68,13 +68,13 @@ def test_configuring_again_does_not_double_lines(capsys):
 
 
 def test_a_worker_says_its_rank_and_stage(capsys):
-    configure("info", rank=1, stage="stage 2")
+    configure("info", rank=1, stage="words")
     LOGGER.info("outside")
     with request_scope("req_1", "denoise"):
         LOGGER.info("inside")
     first, second = capsys.readouterr().err.splitlines()
-    assert "omnireel.somewhere [stage 2 rank 1]: outside" in first
-    assert "omnireel.somewhere [req_1 denoise rank 1]: inside" in second
+    assert "omnireel.somewhere [words rank 1]: outside" in first
+    assert "omnireel.somewhere [req_1 words.denoise rank 1]: inside" in second
 
 
 def test_json_lines_have_every_field(capsys):

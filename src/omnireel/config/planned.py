@@ -16,7 +16,7 @@ _LM = ("ar", "generation")
 _DIFFUSION = ("diffusion",)
 _ENGINE = "a language-model engine"
 _WORKERS = "other classes of workers"
-_STAGES = "pipelines of several stages"
+_ALONE = "stages that are started by themselves"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +53,10 @@ class LoadSpec:
     model_class_name: str | None = setting(
         None, "pipeline class, instead of the checkpoint's", stages=_DIFFUSION, pending="this choice"
     )
-    model_subdir: str | None = setting(None, "folder of the model below its root", pending=_STAGES)
     tokenizer: str | None = setting(None, "tokenizer, where it is not the model's", stages=_LM, pending=_ENGINE)
-    tokenizer_subdir: str | None = setting(None, "folder of the tokenizer below the model's root", pending=_STAGES)
+    tokenizer_subdir: str | None = setting(
+        None, "folder of the tokenizer below the model's root", pending="tokenizers outside of their model"
+    )
     tokenizer_revision: str | None = setting(None, "revision of the tokenizer", pending=_ENGINE)
     code_revision: str | None = setting(None, "revision of a checkpoint's code", pending="code from checkpoints")
     tokenizer_mode: str | None = setting(None, "kind of tokenizer", stages=_LM, pending=_ENGINE, idle=("auto",))
@@ -126,9 +127,15 @@ class TokenSpec:
 class HandoverSpec:
     """How stages hand their outputs on."""
 
-    omni_kv_config: Mapping[str, Any] | None = setting(None, "hand-over of key and value caches", pending=_STAGES)
-    input_connectors: Mapping[str, Any] | None = setting(None, "connectors by input", pending=_STAGES)
-    output_connectors: Mapping[str, Any] | None = setting(None, "connectors by output", pending=_STAGES)
+    omni_kv_config: Mapping[str, Any] | None = setting(
+        None, "hand-over of key and value caches", pending="caches that are handed over"
+    )
+    input_connectors: Mapping[str, Any] | None = setting(
+        None, "connectors by input", pending="several connectors of a stage"
+    )
+    output_connectors: Mapping[str, Any] | None = setting(
+        None, "connectors by output", pending="several connectors of a stage"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +144,6 @@ class PlacementSpec:
 
     worker_cls: str | None = setting(None, "class of the workers", metavar="module:class", pending=_WORKERS)
     worker_extension_cls: str | None = setting(None, "class that workers also are", stages=_DIFFUSION, pending=_WORKERS)
-    env: Mapping[str, Any] | None = setting(None, "variables of a stage's processes", pending="variables of a stage")
     enable_sleep_mode: bool = setting(False, "let an idle model give its memory back", pending="sleeping models")
     disable_log_stats: bool | None = setting(None, "log no figures of a stage", pending="logged figures", idle=(True,))
 
@@ -303,9 +309,11 @@ class CompileSpec:
 class PipelineSpec:
     """What holds for a pipeline as a whole."""
 
-    output_modalities: tuple[str, ...] | None = setting(None, "kinds of output that are made", pending=_STAGES)
-    stage_id: int | None = setting(None, "the one stage to run here", minimum=0, pending=_STAGES)
-    headless: bool = setting(False, "run a stage without a server", pending=_STAGES)
+    output_modalities: tuple[str, ...] | None = setting(
+        None, "kinds of output that are made", pending="choice of outputs"
+    )
+    stage_id: int | None = setting(None, "the one stage to run here", minimum=0, pending=_ALONE)
+    headless: bool = setting(False, "run a stage without a server", pending=_ALONE)
     worker_backend: str | None = setting(
         None, "who starts processes", choices=("mp", "ray"), pending="Ray", idle=("mp",)
     )

@@ -91,7 +91,7 @@ def _quantization(stage: StageConfig, *, is_diffusion: bool) -> dict[str, Any]:
 def _rooted(stage: StageConfig) -> Mapping[str, Any]:
     """The model's and the tokenizer's folders below the stage's root."""
     root, load = PurePosixPath(stage.model.model), stage.load
-    found = {"model": str(root / load.model_subdir) if load.model_subdir else stage.model.model}
+    found = {"model": str(root / stage.model.model_subdir) if stage.model.model_subdir else stage.model.model}
     if load.tokenizer_subdir:
         found["tokenizer"] = str(root / load.tokenizer_subdir)
     return found

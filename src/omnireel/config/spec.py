@@ -28,6 +28,7 @@ class ModelSpec:
         "what the service is started for; MiniMax-H3 knows auto, combined, t2va, fl2va and ref2va",
         metavar="TASK",
     )
+    model_subdir: str | None = setting(None, "folder below the model's directory that is taken instead of it")
     revision: str | None = setting(None, "branch, tag or commit of a hub's repository; its newest when absent")
     use_modelscope: bool = setting(False, "download from ModelScope instead of Hugging Face")
     native_qkv_layout: str = setting(
@@ -181,6 +182,9 @@ class ProcessSpec:
     )
     max_worker_deaths: int = setting(
         5, "deaths of a worker in a row after which it is not started again", minimum=1, maximum=1000, stages=()
+    )
+    env: Mapping[str, Any] | None = setting(
+        None, "variables of worker processes, beside those that they inherit", metavar="JSON", is_secret=True
     )
     rerun_interrupted: bool = setting(
         False, "run a request once more whose worker died, rather than fail it", stages=()

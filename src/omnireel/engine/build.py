@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,8 +27,9 @@ def build_context(config: ResolvedConfig) -> tuple[BuildContext, int]:
         UnknownModel, BadCheckpoint: there is no such model.
         BadSetting, UnsupportedDevice: there is no such device here.
     """
+    name, folder = config.model.model, config.model.model_subdir
     checkpoint: Checkpoint = find_checkpoint(
-        config.model.model,
+        name if folder is None else str(Path(name) / folder),
         task_type=config.model.task_type,
         hub=Hub(revision=config.model.revision, is_modelscope=config.model.use_modelscope),
         architecture=config.stages[0].facts.model_arch if len(config.stages) == 1 else None,
@@ -54,18 +56,25 @@ def build_context(config: ResolvedConfig) -> tuple[BuildContext, int]:
 class WorkerSpec:
     """All that one replica of a model is made of, as it is sent to a process.
 
-    rank: its number among the replicas; engine: settings that a recipe remembers, by name, to which the worker adds what
+    stage: its stage, "" where there is one alone; rank: its number among the replicas; env: variables of its process. engine: settings that a recipe remembers, by name, to which the worker adds what
     only it knows; max_batch: requests a step.
     """
 
     context: BuildContext
     device_index: int
     engine: Mapping[str, Any]
+    stage: str = ""
     rank: int = 0
+    env: Mapping[str, str] = field(default_factory=dict)
     num_threads: int | None = None
     log_level: str = "warning"
     log_format: str = "text"
     max_batch: int = 1
+
+    @property
+    def name(self) -> str:
+        """What errors and log lines call it."""
+        return f"{self.stage}.{self.rank}" if self.stage else str(self.rank)
 
 
 def worker_specs(config: ResolvedConfig) -> tuple[WorkerSpec, ...]:
@@ -92,7 +101,9 @@ def worker_specs(config: ResolvedConfig) -> tuple[WorkerSpec, ...]:
             context=replace(context, device=str(context.platform.device(index))),
             device_index=index,
             engine=engine,
+            stage=config.stages[0].facts.name if len(config.topology.stages) > 1 else "",
             rank=rank,
+            env=_variables(config),
             num_threads=config.run.num_threads,
             log_level=config.run.log_level,
             log_format=config.run.log_format,
@@ -100,6 +111,17 @@ def worker_specs(config: ResolvedConfig) -> tuple[WorkerSpec, ...]:
         )
         for rank, index in enumerate(_indices(config, context.platform, first))
     )
+
+
+def _variables(config: ResolvedConfig) -> dict[str, str]:
+    """`env` as a process takes it."""
+    found: dict[str, str] = {}
+    for name, value in (config.process.env or {}).items():
+        if not name or "=" in name or "\0" in f"{name}{value}" or not isinstance(value, str | int | float):
+            allowed = f"{name!r} must be a name without = that has a text or a number"
+            raise BadSetting("env", "***", str(config.sources["env"]), allowed)
+        found[name] = str(value)
+    return found
 
 
 def _indices(config: ResolvedConfig, platform: Platform, first: int) -> list[int]:

@@ -72,8 +72,8 @@ class Worker:
         spec = self._jobs.get()
         if spec is None or isinstance(spec, list):
             return
-        log.configure(spec.log_level, spec.log_format, rank=spec.rank)
-        set_title(spec.context.checkpoint.name, "worker", str(spec.rank))
+        log.configure(spec.log_level, spec.log_format, rank=spec.rank, stage=spec.stage)
+        set_title(spec.context.checkpoint.name, "worker", spec.name)
         try:
             executor = self._loaded(spec)
         except OmniReelError as error:

@@ -37,7 +37,7 @@ class ScopeFilter(logging.Filter):
 
     Args:
         rank: of the process among the workers of its stage.
-        stage: of the process; a scope of the moment has a stage of its own.
+        stage: of the process, in a pipeline of several; a scope's own stage stands behind it.
     """
 
     def __init__(self, *, rank: int | None = None, stage: str = "") -> None:
@@ -48,7 +48,7 @@ class ScopeFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Keeps every record."""
         scope = _scope.get()
-        stage = scope.stage or self._stage
+        stage = ".".join(word for word in (self._stage, scope.stage) if word)
         rank = "" if self._rank is None else f"rank {self._rank}"
         words = " ".join(word for word in (scope.request_id, stage, rank) if word)
         record.request_id, record.stage, record.rank = scope.request_id, stage, self._rank

@@ -249,6 +249,14 @@ def test_a_worker_that_dies_while_it_loads_is_told_with_its_last_lines(monkeypat
         executor().start()
 
 
+def test_a_worker_has_the_variables_of_its_stage_beside_those_of_its_engine(monkeypatch):
+    monkeypatch.setenv("OF_ALL", "inherited")
+    where = "omnireel.engine.executors.process._START"
+    monkeypatch.setattr(where, "import os; print(os.environ['OF_ALL'], os.environ['OF_ONE']); os._exit(3)")
+    with pytest.raises(WorkerDied, match="inherited own"):
+        executor(env={"OF_ONE": "own"}).start()
+
+
 def test_a_worker_that_loads_for_too_long_is_told_with_its_last_lines(monkeypatch):
     code = "import socket, sys, time; s = socket.socket(fileno=int(sys.argv[1])); print('reading', flush=True); time.sleep(60)"
     monkeypatch.setattr("omnireel.engine.executors.process._START", code)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from omnireel.engine.executors.inline import InlineExecutor
 from omnireel.engine.executors.process import START_SECONDS, Patience, ProcessExecutor
-from omnireel.errors import Incompatible, NotAvailable
+from omnireel.errors import BadSetting, Incompatible, NotAvailable
 
 if TYPE_CHECKING:
     from omnireel.config import ResolvedConfig
@@ -23,6 +23,7 @@ def build_executors(config: ResolvedConfig, specs: Sequence[WorkerSpec], *, defa
     Raises:
         NotAvailable: the backend does not exist yet.
         Incompatible: several replicas were asked for in this one process.
+        BadSetting: there are variables for a process, and none.
     """
     process = config.process
     backend = process.distributed_executor_backend
@@ -31,7 +32,11 @@ def build_executors(config: ResolvedConfig, specs: Sequence[WorkerSpec], *, defa
     if backend == "uni" and len(specs) > 1:
         first, second = f"{_NAME} = uni (from {config.sources[_NAME]})", f"{len(specs)} replicas"
         raise Incompatible(first, second, "one process runs one copy of a model")
-    if (backend or (default if len(specs) == 1 else "mp")) == "uni":
+    is_here = (backend or (default if len(specs) == 1 else "mp")) == "uni"
+    if is_here and specs[0].env:
+        source = str(config.sources["env"])
+        raise BadSetting("env", "***", source, "it is for models in processes of their own", hint=f"set {_NAME} to mp")
+    if is_here:
         return [InlineExecutor(specs[0])]
     limits = [limit for limit in (process.stage_init_timeout, process.init_timeout) if limit is not None]
     patience = Patience(

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from omnireel.engine.link import LinkClosed, SocketLink
 from omnireel.engine.message import Kind, StageMessage
 from omnireel.errors import EngineError, WorkerDied
+from omnireel.observe.env import environment
 
 if TYPE_CHECKING:
     from omnireel.engine.build import WorkerSpec
@@ -73,8 +74,8 @@ class ProcessExecutor:
     def __init__(self, spec: WorkerSpec, *, patience: Patience, launch: Launch | None = None) -> None:
         self._spec = spec
         self._patience = patience
-        self._name = str(spec.rank)
-        self._launch: Launch = launch or (lambda: SubprocessLink(self._name))
+        self._name = spec.name
+        self._launch: Launch = launch or (lambda: SubprocessLink(self._name, spec.env))
         self._link: Link | None = None
         self._digest = ""
         self._facts: Mapping[str, Any] = {}
@@ -259,7 +260,7 @@ class ProcessExecutor:
 class SubprocessLink:
     """See `Link`: a fresh interpreter on this machine. What it writes goes to stderr, line by line."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, env: Mapping[str, str] | None = None) -> None:
         ours, theirs = socket.socketpair()
         self._socket = SocketLink(ours, send_seconds=SEND_SECONDS)
         self._lines: deque[str] = deque(maxlen=_LAST_LINES)
@@ -268,6 +269,7 @@ class SubprocessLink:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _START, str(theirs.fileno()), json.dumps(sys.path)],
                 pass_fds=(theirs.fileno(),),
+                env={**environment(), **(env or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
