@@ -332,10 +332,13 @@ class Parts(Speed):
             seconds = wall_of(lambda: made.append(vae.encode_moments(clip)), self.device.wait, 1)
             expected = made[0].chunk(2, 1)[0]
         self.tell(case="encode float32", seconds_of_17_frames=seconds)
-        half = filled_half(vae.encoder)
+        half, fused = filled_half(vae.encoder), channels_last(filled_half(vae.encoder))
+        compiler = "inductor" if self.kind == "cuda" else "aot_eager"
+        compile_blocks(fused, ("down_blocks",), name="encoder", backend=compiler)
         ways: dict[str, tuple[Any, int]] = {
             "tf32": (None, 4), "float16": (half, 4), "float16, channels last": (channels_last(filled_half(vae.encoder)), 4),
             "float16, channels last, 14 tiles at once": (channels_last(filled_half(vae.encoder)), 14),
+            "float16, channels last, compiled": (fused, 4),
         }  # fmt: skip
         found: list[tuple[float, str]] = []
         for name, (encoder, batch) in ways.items():

@@ -176,7 +176,11 @@ def _print(report: dict[str, Any]) -> None:
 
 def _print_parts(report: dict[str, Any]) -> None:
     rows = [
-        ("attention", item["name"], (item["why_not"] or "available") + ("" if item["run_on_hardware"] else _UNPROVEN))
+        (
+            "attention",
+            item["name"],
+            (item["why_not"] or "available") + ("" if item["run_on_hardware"] else " (not run on hardware)"),
+        )
         for item in report.get("attention_backends", ())
     ]
     rows += [("encoder", name, "available" if has else "missing") for name, has in report.get("encoders", {}).items()]

@@ -183,3 +183,14 @@ def test_the_released_sizes_are_the_defaults():
     plan = unfilled().decode_plan(62, 48, 84)
     assert len(plan.jobs) == 336
     assert math.prod((plan.extent, plan.source[0].length, plan.source[1].length)) == 7 * 16 * 16
+
+
+@torch.inference_mode()
+def test_channels_innermost_give_the_same_values_and_are_padded_so():
+    convolution = CausalConv3d(3, 8, size=3, margins=(1, 1))
+    x = torch.randn(1, 3, 5, 8, 8)
+    expected = convolution(x)
+    convolution.weight.data = convolution.weight.data.contiguous(memory_format=torch.channels_last_3d)
+    made = convolution(x)
+    torch.testing.assert_close(made, expected)
+    assert convolution._padded(x).is_contiguous(memory_format=torch.channels_last_3d)

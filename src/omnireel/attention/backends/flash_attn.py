@@ -1,8 +1,8 @@
 """FLASH_ATTN: the FlashAttention that is installed for the kind of device. On NVIDIA cards the newest generation that fits:
 4 on Blackwell, 3 on Hopper (also as the wheel with the forward pass alone), else 2, else the one inside vLLM.
 
-Run on hardware: FlashAttention 3 through fa3_fwd_interface. The others are called as their packages document, and tested on
-stand-ins.
+Not run on hardware but for the function of fa3_fwd_interface by itself: kernels are called as their packages document, and
+tested on stand-ins.
 """
 
 from __future__ import annotations
@@ -85,6 +85,7 @@ class FlashAttention(FlashBackend):
         masks="keys",
         has_documents=True,
         has_spans=True,
+        is_run_on_hardware=False,
     )
 
     def available(self, place: Place) -> str | None:

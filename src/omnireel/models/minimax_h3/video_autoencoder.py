@@ -266,7 +266,11 @@ class CausalConv3d(nn.Conv3d):
         if not past:
             return x
         batch, channels, frames, height, width = x.shape
-        padded = x.new_empty(batch, channels, past + frames, before + height + after, before + width + after)
+        shape = batch, channels, past + frames, before + height + after, before + width + after
+        # Channels innermost where the weights have them so: the copy is made anyway, and the library need not make another.
+        is_last = self.weight.is_contiguous(memory_format=torch.channels_last_3d) and not self.weight.is_contiguous()
+        layout = torch.channels_last_3d if is_last else torch.contiguous_format
+        padded = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=layout)
         padded[:, :, :past] = 0
         inner = padded[:, :, past:]
         inner[..., before : before + height, before : before + width] = x
@@ -289,11 +293,11 @@ class FrameGroupNorm(nn.GroupNorm):
     """Group norm of each frame by itself."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B,C,T,H,W] to the same."""
+        """[B,C,T,H,W] to the same, laid out frame by frame: whoever pads it copies it anyway."""
         batch, channels, frames, height, width = x.shape
         folded = x.transpose(1, 2).reshape(batch * frames, channels, 1, height, width)
         normed = F.group_norm(folded, self.num_groups, self.weight, self.bias, self.eps)
-        return normed.view(batch, frames, channels, height, width).transpose(1, 2).contiguous()
+        return normed.view(batch, frames, channels, height, width).transpose(1, 2)
 
 
 class ResnetBlock(nn.Module):
