@@ -1,7 +1,7 @@
 """The app as a whole: its document, its errors, and pages of other origins."""
 
 import pytest
-from tests.support.servers import running
+from tests.support.servers import generated_requests, running
 
 pytestmark = pytest.mark.slow
 
@@ -27,6 +27,12 @@ def test_every_error_has_the_same_shape(toy, method, path, status):
     answer = toy.http.request(method, path)
     assert answer.status_code == status
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
+
+
+def test_no_generated_request_meets_an_undocumented_answer(tmp_path):
+    with running(tmp_path, "--max-jobs", "5", "--media-timeout", "2", "--video-sync-timeout", "2") as server:
+        assert generated_requests(server, 3, 4, "fuzzing") > 50
+        assert "Traceback" not in server.words
 
 
 def test_pages_of_listed_origins_may_call_and_need_a_key_only_then(tmp_path):

@@ -1,4 +1,4 @@
-"""`omnireel generate`: a prompt becomes a file, without a server.
+"""`omnireel generate`: a prompt becomes a file, in this process or by a server.
 
 What can be known to be wrong is told before the model is loaded: flags, output file, the model's own rules.
 """
@@ -15,7 +15,7 @@ from omnireel.cli.interrupts import deferred
 from omnireel.cli.media import add_media_flags, media_of
 from omnireel.cli.prompt import add_prompt_flags, prompt_of
 from omnireel.cli.session import add_engine_flags, add_talk_flags, bar_of, config_of, run_request, show_result, started
-from omnireel.config import add_fields, converted, given, sampling_params
+from omnireel.config import add_fields, converted, given, given_settings, sampling_params
 from omnireel.errors import InvalidRequest
 from omnireel.request import DiffusionSamplingParams, GenerationRequest, OutputSpec
 
@@ -52,6 +52,9 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--preview", metavar="FILE", help=f"keep a preview picture here meanwhile, renewed every {_PREVIEW_EVERY} steps"
     )
+    parser.add_argument(
+        "--server", metavar="URL", help="have a running server make the clip; its key is that of OMNIREEL_API_KEY"
+    )
     add_talk_flags(parser)
     add_fields(parser, OutputSpec, title="output", skip=("path",))
     add_fields(parser, DiffusionSamplingParams, title="sampling")
@@ -59,6 +62,8 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if arguments.server is not None:
+        return _run_there(arguments)
     config = config_of(arguments)
     request = GenerationRequest(
         prompt=prompt_of(arguments),
@@ -77,6 +82,29 @@ def _run(arguments: argparse.Namespace) -> int:
     with started(engine, bar):
         for one in requests:
             show_result(run_request(engine, one, bar, on_preview), bar, as_json=arguments.json)
+    return 0
+
+
+def _run_there(arguments: argparse.Namespace) -> int:
+    from omnireel.cli import remote, show
+
+    remote.check_flags(arguments)
+    config = config_of(arguments)
+    asked = given(arguments, DiffusionSamplingParams)
+    model = given_settings(arguments).get("model")
+    server = remote.Server(arguments.server, (config.server.api_key or (None,))[0])
+    found = remote.generate(
+        server,
+        remote.body_of(prompt_of(arguments), sampling_params(asked), tuple(asked), model),
+        media_of(arguments),
+        _output(arguments).path,
+        bar=bar_of(arguments, config),
+        on_preview=_preview_writer(arguments.preview),
+    )
+    if arguments.json:
+        show.data(found)
+    else:
+        show.path(Path(found["path"]))
     return 0
 
 

@@ -23,7 +23,7 @@ SAMPLING = tuple(
 )
 _OWN = (
     "prompt", "model", "size", "extra_params", "quality", "user", "lora", "boundary_ratio", "generate_sound",
-    "sound_duration", "return_stage_metrics", "start_time_seconds", *MEDIA_FIELDS,
+    "sound_duration", "return_stage_metrics", "start_time_seconds", "frame_indices", *MEDIA_FIELDS,
 )  # fmt: skip
 FIELDS = tuple(dict.fromkeys((*_OWN, *SAMPLING)))
 _SIZE = re.compile("\\s*([0-9]{1,6})\\s*[xX*\u00d7]\\s*([0-9]{1,6})\\s*")
@@ -84,6 +84,7 @@ def asked_of(given: Fields, names: tuple[str, ...]) -> Asked:
     if user is not None and len(user) > MAX_USER_LETTERS:
         raise InvalidRequest("user", user, f"it must have at most {MAX_USER_LETTERS} letters")
     metrics = values.get("return_stage_metrics", False)
+    extra.setdefault("frame_indices", values.get("frame_indices"))
     frame_indices, starts = _frame_indices(extra), _starts(values, extra)
     return Asked(
         prompt=_text(values, "prompt") or "",

@@ -37,6 +37,10 @@ def _fields(*, is_form: bool) -> dict[str, Any]:
         "extra_params": {**_OBJECT, "description": "what only some models know, by name"},
         **media,
         "start_time_seconds": {**_NUMBER, "description": "where the one reference clip begins"},
+        "frame_indices": {
+            "anyOf": [{"type": "array", "items": {"type": "integer", "enum": [0, -1]}}, {"type": "string"}],
+            "description": "where pictures stand in the clip: 0 first, -1 last",
+        },
         "quality": {"type": "string", "enum": ["high", "standard", "auto"]},
         "return_stage_metrics": {**_TRUTH, "description": "put figures into `metrics`"},
         "generate_sound": _TRUTH,

@@ -38,11 +38,14 @@ class Live:
         """The newest step as an event: progress, step, total, seconds_left, and the preview where that step brought one."""
         step = self._steps.get(job_id)
         if step is None:
-            return {"event": "progress", "progress": 0, "step": 0, "total": None, "seconds_left": None, "preview": None}
+            return {
+                "event": "progress", "progress": 0, "step": 0, "total": None, "step_seconds": None, "seconds_left": None,
+                "preview": None,
+            }  # fmt: skip
         left = step.seconds * (step.total - step.index)
         return {
             "event": "progress", "progress": self.progress(job_id), "step": step.index, "total": step.total,
-            "seconds_left": round(left, 3), "preview": step.preview,
+            "step_seconds": step.seconds, "seconds_left": round(left, 3), "preview": step.preview,
         }  # fmt: skip
 
     def preview(self, job_id: str) -> FramesU8 | None:

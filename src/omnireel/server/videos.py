@@ -45,6 +45,14 @@ _VARIANTS = {
     "spritesheet": (SPRITESHEET, "image/jpeg"),
 }
 _BYTES = {"schema": {"type": "string", "format": "binary"}}
+_EVENT = {
+    "type": "object",
+    "required": ["event", "data"],
+    "properties": {
+        "event": {"type": "string", "enum": ["progress", "completed", "failed", "cancelled", "deleted"]},
+        "data": {"type": "string", "description": "JSON: of progress the steps, of an end the job"},
+    },
+}
 _CREATING = answers(404, 409, 415, 429)
 IdempotencyKey = Annotated[str | None, Header(min_length=1, max_length=255)]
 
@@ -172,7 +180,7 @@ async def extend(request: Request) -> Video:
 @router.get(
     "/v1/videos/{video_id}/events",
     response_class=Response,
-    responses={**answers(404), 200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    responses={**answers(404), 200: {"content": {"text/event-stream": {"schema": _EVENT}}}},
 )
 def events(request: Request, video_id: str) -> Response:
     """Server-sent events: `progress` with steps and previews, then one of `completed`, `failed` and `cancelled`."""

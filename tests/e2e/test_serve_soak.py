@@ -1,0 +1,165 @@
+"""What takes minutes: random kills under mixed load, thousands of generated requests, and crowds of idle connections.
+
+OMNIREEL tests clear its variables, so the size is set by SOAK_TRIALS (kills, 200) and SOAK_REQUESTS (generated ones, 10,000).
+"""
+
+import os
+import random
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.support.servers import digests, generated_requests, running
+
+pytestmark = [pytest.mark.soak, pytest.mark.timeout(7200)]
+
+TRIALS = int(os.environ.get("SOAK_TRIALS", "200"))
+REQUESTS = int(os.environ.get("SOAK_REQUESTS", "10000"))
+
+
+def workers_of(server) -> list[int]:
+    places = Path(f"/proc/{server.process.pid}/task").glob("*/children")
+    found = []
+    for place in places:
+        with suppress(FileNotFoundError):
+            found += [int(child) for child in place.read_text().split()]
+    return found
+
+
+class Load:
+    """Accepted jobs by id: the seed, or None for one that was deleted; what is not acknowledged may or may not be there."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self.chance = chance
+        self.accepted: dict[str, int | None] = {}
+        self.unknown = 0
+
+    def step(self, server) -> None:
+        """One request of some kind; a server that dies meanwhile has answered nothing."""
+        kind = self.chance.choices(("create", "cancel", "delete", "sync", "list"), (6, 1, 1, 1, 2))[0]
+        seed = self.chance.randrange(2**31)
+        body = {"prompt": "a kite", "seconds": 1, "seed": seed, "extra_params": {"step_seconds": 0.02}}
+        alive = [job_id for job_id, found in self.accepted.items() if found is not None]
+        try:
+            if kind == "create":
+                self.unknown += 1
+                answer = server.http.post("/v1/videos", json=body)
+                assert answer.status_code in (200, 503), answer.text
+                self.unknown -= 1
+                if answer.status_code == 200:
+                    self.accepted[answer.json()["id"]] = seed
+            elif kind == "sync":
+                answer = server.http.post("/v1/videos/sync", json=body)
+                assert answer.status_code in (200, 503), answer.text
+            elif kind == "list":
+                assert server.http.get("/v1/videos", params={"limit": 100}).status_code == 200
+            elif alive and kind == "cancel":
+                server.http.post(f"/v1/videos/{self.chance.choice(alive)}/cancel")
+            elif alive:
+                job_id = self.chance.choice(alive)
+                # Whether it is deleted is not known until that is said.
+                del self.accepted[job_id]
+                self.unknown += 1
+                if server.http.delete(f"/v1/videos/{job_id}").status_code == 200:
+                    self.accepted[job_id] = None
+                    self.unknown -= 1
+        except httpx.HTTPError:
+            return
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are found in /proc")
+def test_random_kills_lose_nothing_and_leave_nothing_behind(tmp_path):
+    chance = random.Random(4)
+    load = Load(chance)
+    flags = ("--worker-timeout-seconds", "10", "--max-worker-deaths", "1000")
+    trials = 0
+    while trials < TRIALS:
+        with running(tmp_path, *flags, backend="mp", is_ready=chance.random() < 0.8) as server:
+            # The model's process dies some times, and then the server.
+            for _ in range(chance.randrange(3)):
+                for _ in range(chance.randrange(1, 8)):
+                    load.step(server)
+                for worker in workers_of(server):
+                    with suppress(ProcessLookupError):
+                        os.kill(worker, signal.SIGKILL)
+                trials += 1
+            for _ in range(chance.randrange(1, 12)):
+                load.step(server)
+            time.sleep(chance.random())
+            server.kill()
+            trials += 1
+    with running(tmp_path, *flags, backend="mp") as server:
+        listed, after = [], ""
+        while True:
+            page = server.http.get(
+                "/v1/videos", params={"limit": 100, "order": "asc", **({"after": after} if after else {})}
+            )
+            listed += [job["id"] for job in page.json()["data"]]
+            if not page.json()["has_more"]:
+                break
+            after = page.json()["last_id"]
+        assert len(listed) == len(set(listed))
+        wanted = {job_id for job_id, seed in load.accepted.items() if seed is not None}
+        assert wanted <= set(listed)
+        assert not {job_id for job_id, seed in load.accepted.items() if seed is None} & set(listed)
+        assert len(set(listed) - wanted) <= load.unknown
+        ended = {"completed": 0, "failed": 0, "cancelled": 0}
+        for job_id in listed:
+            job = server.ended(job_id)
+            ended[job["status"]] += 1
+            if job["status"] == "completed":
+                assert job["seed"] == load.accepted.get(job_id, job["seed"])
+                content = server.http.get(f"/v1/videos/{job_id}/content")
+                assert content.status_code == 200
+                assert all(digests(content.content, tmp_path))
+            elif job["status"] == "failed":
+                assert job["error"]["code"] in ("interrupted", "worker_died"), job
+        assert server.folders() == set(listed)
+        assert not list((server.storage / "incoming").iterdir())
+        assert not list(server.storage.rglob(".*"))
+        assert "Traceback" not in server.words
+    sys.stdout.write(f"{trials} kills, {len(load.accepted)} accepted, {ended}" + "\n")
+
+
+def test_no_generated_request_meets_an_undocumented_answer(tmp_path):
+    made, seed = 0, 0
+    with running(tmp_path, "--max-jobs", "20", "--media-timeout", "5", "--video-sync-timeout", "5") as server:
+        while made < REQUESTS:
+            seed += 1
+            made += generated_requests(server, seed, 100, "fuzzing" if seed > 1 else "examples,coverage,fuzzing")
+        assert "Traceback" not in server.words
+        assert server.http.get("/health").status_code == 200
+    sys.stdout.write(f"{made} generated requests over {seed} seeds" + "\n")
+
+
+def test_crowds_and_slow_clients_keep_nobody_waiting(tmp_path):
+    with running(tmp_path) as server:
+        host, port = server.url.removeprefix("http://").split(":")
+        crowd = []
+        try:
+            for k in range(1000):
+                connection = socket.create_connection((host, int(port)))
+                if k % 4 == 1:
+                    connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\nX-Slow: ")
+                elif k % 4 == 2:
+                    connection.sendall(
+                        b"POST /v1/videos HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n{"
+                    )
+                crowd.append(connection)
+            seconds = []
+            for _ in range(50):
+                for connection in crowd[1:100:4]:
+                    connection.sendall(b"x")
+                began = time.perf_counter()
+                assert server.http.get("/health").status_code == 200
+                seconds.append(time.perf_counter() - began)
+            assert sorted(seconds)[-2] < 0.2
+            assert server.ended(server.create(seconds=1)["id"])["status"] == "completed"
+        finally:
+            for connection in crowd:
+                connection.close()
