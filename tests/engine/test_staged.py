@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -195,6 +196,9 @@ def test_figures_are_those_of_the_pipeline(start):
     assert 'omnireel_requests_total{status="ok",task="t2va"} 1.0' in text
     assert 'omnireel_requests_total{status="engine_error",task="t2va"} 1.0' in text
     assert 'omnireel_stage_seconds_count{stage="levels.denoise"} 1.0' in text
+    assert "omnireel_step_seconds_count 24.0" in text
+    assert re.search(r'^omnireel_device_memory_bytes{device="cpu:0",kind="peak"} [1-9]', text, re.MULTILINE)
+    assert text.count("omnireel_requests_total{") == 2
 
 
 def test_a_mistake_in_a_hand_over_is_a_bug_of_that_request(engine, monkeypatch):
@@ -313,6 +317,7 @@ def test_a_stage_whose_worker_is_killed_makes_its_part_again(engine, workers):
     result: Any = heard._last.get(timeout=60)
     assert np.array_equal(result.frames, expected.frames), result
     assert workers.health.replicas[1].restarts == 1
+    assert 'omnireel_worker_restarts_total{stage="levels"} 1.0' in workers.metrics.text()
 
 
 @pytest.fixture(scope="module")

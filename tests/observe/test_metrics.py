@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from omnireel.observe.metrics import Metrics
+from omnireel.observe.metrics import Metrics, PartMetrics
 
 
 def figures(metrics: Metrics) -> dict[tuple[str, ...], float]:
@@ -65,3 +65,24 @@ def test_two_engines_of_a_process_share_nothing():
     first, second = Metrics(), Metrics()
     first.step(1.0)
     assert figures(second)["omnireel_step_seconds_count",] == 0
+
+
+def test_a_part_tells_the_whole_of_devices_and_workers_and_leaves_requests_to_it():
+    whole = Metrics()
+    part = PartMetrics(whole)
+    part.watch(waiting=lambda: 7, running=lambda: 7)
+    part.watch_memory("cuda:0", lambda: 5.0)
+    part.peak("cuda:0", 9)
+    part.restarted("words")
+    part.step(1.0)
+    part.refused(status="queue_full", task="t2va")
+    part.ended(status="ok", task="t2va", seconds=1.0)
+    part.made({"denoise": 1.0}, clip_seconds=1.0, counts={"prompt_cache_hit": 2})
+    seen = figures(whole)
+    assert part.text() == whole.text()
+    assert seen["omnireel_device_memory_bytes", "cuda:0", "free"] == 5
+    assert seen["omnireel_device_memory_bytes", "cuda:0", "peak"] == 9
+    assert seen["omnireel_worker_restarts_total", "words"] == 1
+    assert seen["omnireel_events_total", "prompt_cache_hit"] == 2
+    assert seen["omnireel_requests_waiting",] == seen["omnireel_step_seconds_count",] == 0
+    assert not [name for name, *_ in seen if name in ("omnireel_requests_total", "omnireel_stage_seconds_count")]

@@ -1,6 +1,7 @@
 """/v1/models."""
 
 import pytest
+from tests.support.language_model import write_language_model
 from tests.support.mini import MINI
 from tests.support.servers import running
 
@@ -21,3 +22,15 @@ def test_names_are_those_that_were_given_and_no_folder_is_told(tmp_path):
         assert str(MINI) not in answer.text
         assert server.http.get("/v1/models/b/c").status_code == 200
         assert server.http.post("/v1/videos", json={"prompt": "x", "model": "mini-h3"}).status_code == 404
+
+
+def test_a_pipeline_of_stages_is_served_by_its_name(tmp_path):
+    language_model = write_language_model(tmp_path / "lm")
+    with running(tmp_path, "--pipeline", "prompt_rewrite", "--stage-0-model", str(language_model)) as server:
+        names = [model["id"] for model in server.http.get("/v1/models").json()["data"]]
+        assert names == ["prompt_rewrite", "toy"]
+        rewrite = {"rewrite": {"max_new_tokens": 8}}
+        job = server.create(model="prompt_rewrite", size="48x32", num_frames=3, extra_params=rewrite)
+        done = server.ended(job["id"])
+        assert done["status"] == "completed", done
+        assert {"rewrite.denoise", "denoise"} <= done["stage_durations"].keys()

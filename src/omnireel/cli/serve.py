@@ -37,7 +37,8 @@ def _run(arguments: argparse.Namespace) -> int:
         show.flush()
 
     def ready(address: str) -> None:
-        show.note(f"{config.model.model} is ready at {address}")
+        name = config.model.model if len(config.stages) == 1 else config.topology.name
+        show.note(f"{name} is ready at {address}")
 
     set_title("serve", config.model.model)
     serve(config, on_listening=listening, on_ready=ready)

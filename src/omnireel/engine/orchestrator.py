@@ -70,12 +70,13 @@ class Engine:
     Args:
         config: every setting.
         default_backend: the executor where `distributed_executor_backend` is not set: "uni", or "mp" for a service.
+        metrics: where figures go, for an engine that is part of another; None for its own.
 
     Raises:
         ClientError, SetupError: the model or the device of the config is not there.
     """
 
-    def __init__(self, config: ResolvedConfig, *, default_backend: str = "uni") -> None:
+    def __init__(self, config: ResolvedConfig, *, default_backend: str = "uni", metrics: Metrics | None = None) -> None:
         self._config = config
         specs = worker_specs(config)
         self._checkpoint = specs[0].context.checkpoint
@@ -102,7 +103,7 @@ class Engine:
             for spec, executor in zip(specs, executors, strict=True)
         ]
         self._clock = threading.Thread(target=self._scheduler.watch, name="omnireel-clock", daemon=True)
-        self.metrics = Metrics()
+        self.metrics = metrics or Metrics()
         self.metrics.watch(waiting=lambda: self._scheduler.waiting, running=lambda: self._scheduler.running)
         self._watch_memory()
         self._lanes_left = len(self._lanes)

@@ -20,7 +20,7 @@ from omnireel.engine.scheduler import FIRST_GUESS_SECONDS
 from omnireel.engine.ticket import Ticket
 from omnireel.errors import Cancelled, EngineError, InvalidRequest, OmniReelError, QueueFull
 from omnireel.models.discover import imported
-from omnireel.observe.metrics import Metrics
+from omnireel.observe.metrics import Metrics, PartMetrics
 from omnireel.request import StepEvent
 
 if TYPE_CHECKING:
@@ -58,9 +58,10 @@ class StagedEngine:
 
     def __init__(self, config: ResolvedConfig, *, default_backend: str = "uni") -> None:
         self._config = config
-        self._stages = tuple(_stage(config, number, default_backend) for number in range(len(config.stages)))
-        self._main = next(stage for stage in reversed(self._stages) if stage.facts.final_output)
         self.metrics = Metrics()
+        part = PartMetrics(self.metrics)
+        self._stages = tuple(_stage(config, number, default_backend, part) for number in range(len(config.stages)))
+        self._main = next(stage for stage in reversed(self._stages) if stage.facts.final_output)
         self.metrics.watch(waiting=lambda: self.health.waiting, running=lambda: self.health.running)
         self._room = config.run.max_queue + len(self._stages)
         self._live: dict[str, Journey] = {}
@@ -244,10 +245,10 @@ class StagedEngine:
         on_event(event)
 
 
-def _stage(config: ResolvedConfig, number: int, default_backend: str) -> Stage:
+def _stage(config: ResolvedConfig, number: int, default_backend: str, metrics: Metrics) -> Stage:
     own = config.of_stage(number)
     alone = replace(own, run=replace(own.run, max_queue=_UNBOUNDED, timeout_seconds=None))
-    engine = Engine(alone, default_backend=default_backend)
+    engine = Engine(alone, default_backend=default_backend, metrics=metrics)
     facts = config.stages[number].facts
     return Stage(number=number, facts=facts, engine=engine, asked=_processor(facts.input_processor))
 

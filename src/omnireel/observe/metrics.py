@@ -90,6 +90,10 @@ class Metrics:
         work = sum(seconds for stage, seconds in durations.items() if stage != "queue")
         if work > 0:
             self._speed.observe(clip_seconds / work)
+        self.count(counts)
+
+    def count(self, counts: Mapping[str, int]) -> None:
+        """Things worth counting, by name."""
         for name, times in counts.items():
             self._events.labels(name).inc(times)
 
@@ -106,3 +110,44 @@ class Metrics:
     def text(self) -> str:
         """All figures as they are now, in Prometheus' text format (see CONTENT_TYPE)."""
         return generate_latest(self._registry).decode()
+
+
+class PartMetrics(Metrics):
+    """The figures of an engine that is part of another: what is of devices and workers is the other's too, and requests are
+    counted there, once.
+    """
+
+    def __init__(self, whole: Metrics) -> None:
+        self._whole = whole
+
+    def watch(self, *, waiting: Callable[[], float], running: Callable[[], float]) -> None:
+        """The other knows how many requests there are."""
+
+    def watch_memory(self, device: str, free_bytes: Callable[[], float]) -> None:
+        """See `Metrics.watch_memory`."""
+        self._whole.watch_memory(device, free_bytes)
+
+    def step(self, seconds: float) -> None:
+        """The other hears of each step."""
+
+    def refused(self, *, status: str, task: str) -> None:
+        """The other tells who is refused."""
+
+    def ended(self, *, status: str, task: str, seconds: float) -> None:
+        """The other's requests end when all of their parts have."""
+
+    def made(self, durations: Mapping[str, float], *, clip_seconds: float, counts: Mapping[str, int]) -> None:
+        """Of this only the counts are not told with a result."""
+        self._whole.count(counts)
+
+    def peak(self, device: str, peak_bytes: float) -> None:
+        """See `Metrics.peak`."""
+        self._whole.peak(device, peak_bytes)
+
+    def restarted(self, stage: str) -> None:
+        """See `Metrics.restarted`."""
+        self._whole.restarted(stage)
+
+    def text(self) -> str:
+        """See `Metrics.text`: those of the whole."""
+        return self._whole.text()

@@ -89,7 +89,9 @@ class Service:
     @property
     def names(self) -> tuple[str, ...]:
         """What requests may call the model; answers use the first."""
-        asked = self.config.model.model
+        asked, stages = self.config.model.model, self.config.stages
+        if len(stages) > 1:
+            return self.spec.served_model_name or (self.config.topology.name, self.runs.engine.checkpoint.name)
         # A folder of this machine is nobody else's business.
         also = () if Path(asked).is_dir() else (asked,)
         return self.spec.served_model_name or tuple(dict.fromkeys((self.runs.engine.checkpoint.name, *also)))
