@@ -120,6 +120,33 @@ def test_a_recipe_settles_only_what_moves_a_result(omnireel, clip_with):
     assert omnireel("reproduce", "clip.mp4").err == "the frames are the same\n"
 
 
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"diffusion_attention_backend": "flash_attn_3_hub"},
+        {"diffusion_attention_config": {"per_role": {"self": {"backend": "FLASH_ATTN_HUB"}}}},
+    ],
+)
+def test_a_recipe_makes_nobody_download_code(omnireel, clip_with, told):
+    recipe = clip_with()
+    clip_with(engine={**recipe.engine, **told})
+    ended = omnireel("reproduce", "clip.mp4")
+    assert ended.code == 2
+    assert "--diffusion-attention-backend FLASH_ATTN_" in ended.err
+    assert omnireel("reproduce", "clip.mp4", "--diffusion-attention-backend", "TORCH_SDPA").code == 0
+
+
+def test_the_speed_of_a_device_that_is_not_here_is_not_asked_for(omnireel, clip_with):
+    recipe = clip_with()
+    engine = {**recipe.engine, "device": "npu", "fused_kernels": "on"}
+    clip_with(engine=engine)
+    made = json.loads(omnireel("reproduce", "clip.mp4", "--json").out)
+    assert "fused_kernels" not in made["recipe"]["engine"]
+    clip_with(engine={**engine, "device": "cpu"})
+    made = json.loads(omnireel("reproduce", "clip.mp4", "--json").out)
+    assert made["recipe"]["engine"]["fused_kernels"] == "on"
+
+
 @pytest.mark.parametrize("change", [{"num_threads": 10**9}, {"num_threads": "x"}, {"dtype": []}])
 def test_settings_that_no_engine_had_are_the_clips_fault(omnireel, clip_with, change):
     recipe = clip_with()

@@ -45,6 +45,15 @@ def test_a_recipe_remembers_attention_by_role_where_it_was_chosen():
     assert "diffusion_attention_config" not in engine_facts(worker_specs(plain)[0])
 
 
+def test_a_recipe_remembers_what_of_speed_moves_a_result_where_it_is_on():
+    fast = config(compile_blocks="on", vae_encode_precision="float16", modulation_tables="on", overlap_frames="on")
+    eager = config(compile_blocks="on", enforce_eager=True)
+    facts, plain = (engine_facts(worker_specs(item)[0]) for item in (fast, eager))
+    assert (facts["compile_blocks"], facts["vae_encode_precision"]) == ("on", "float16")
+    assert not {"fused_kernels", "modulation_tables", "overlap_frames"} & facts.keys()
+    assert not {"compile_blocks", "vae_encode_precision"} & plain.keys()
+
+
 def test_a_replica_is_made_of_plain_data_that_can_be_sent():
     (spec,) = worker_specs(config(num_threads=2, max_num_seqs=3))
     assert (spec.num_threads, spec.max_batch, spec.log_level) == (2, 3, "warning")

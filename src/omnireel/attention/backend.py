@@ -48,6 +48,7 @@ class Capabilities:
     has_spans: it can mix causal and full attention. has_causal: it can be causal at all.
     has_grouped_heads: keys may have fewer heads than queries.
     reads_video: see `AttentionBackend.reads_metadata`.
+    is_downloaded: it fetches code and runs it, so nobody else's word is enough to choose it.
     is_traceable: torch's compiler may look into it; of others it is kept out.
     """
 
@@ -61,6 +62,7 @@ class Capabilities:
     has_causal: bool = True
     has_grouped_heads: bool = True
     reads_video: bool = False
+    is_downloaded: bool = False
     is_traceable: bool = True
     is_run_on_hardware: bool = True
 

@@ -29,6 +29,7 @@ def hub_capabilities(*majors: str) -> Capabilities:
         masks="keys",
         has_documents=True,
         has_spans=True,
+        is_downloaded=True,
         is_run_on_hardware=False,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,8 @@ The new clip is kept either way. Exit code 0: the frames are the same; 4: they d
 The model, device, number type, attention backend and threads are those of the recipe unless a flag says otherwise.
 """
 _ATTENTION = ("diffusion_attention_backend", "diffusion_attention_config")
-_REMEMBERED = ("device", "dtype", *_ATTENTION, "num_threads")
+_SPEED = ("compile_blocks", "fused_kernels", "vae_encode_precision")
+_REMEMBERED = ("device", "dtype", *_ATTENTION, *_SPEED, "num_threads")
 _AS_IT_WAS = "take the clip as omnireel wrote it"
 
 
@@ -96,10 +98,12 @@ def _settings(arguments: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
     known = engine_settings()
     found = {name: recipe.engine[name] for name in _REMEMBERED if recipe.engine.get(name) is not None}
     if found.get("device") not in devices:
-        found.pop("device", None)
+        # What was on for a device that is not here says nothing about this one.
+        found = {name: value for name, value in found.items() if name not in ("device", *_SPEED)}
     if given_settings(arguments).keys() & set(_ATTENTION):
         # Whichever is typed, it is instead of what the recipe remembers of attention.
         found = {name: value for name, value in found.items() if name not in _ATTENTION}
+    _check_downloads(arguments.file, [found.get(name) for name in _ATTENTION])
     try:
         found = {name: convert(known[name], value) for name, value in found.items()}
     except ValueError:
@@ -110,6 +114,17 @@ def _settings(arguments: argparse.Namespace, recipe: Recipe) -> dict[str, Any]:
         hint = "name the checkpoint with --model, if the clip is from somebody you trust"
         raise MediaUnreadable(arguments.file, f"names its model by a path, {recipe.model[:80]!r}", hint=hint)
     return {"model": recipe.model, **found}
+
+
+def _check_downloads(file: str, attention: list[Any]) -> None:
+    """A clip from anybody must not make this machine fetch and run code."""
+    from omnireel.attention import all_backends
+
+    told = json.dumps(attention).upper()
+    found = [backend.name for backend in all_backends() if backend.can.is_downloaded and backend.name in told]
+    if found:
+        hint = f"name it with --diffusion-attention-backend {found[0]}, if the clip is from somebody you trust"
+        raise MediaUnreadable(file, f"was made with attention that is downloaded, {found[0]}", hint=hint)
 
 
 def _engine(config: ResolvedConfig, recipe: Recipe) -> Engine:

@@ -16,6 +16,7 @@ from omnireel.models.protocol import BuildContext, Checkpoint
 from omnireel.platforms import find_device
 
 if TYPE_CHECKING:
+    from omnireel.acceleration import Acceleration
     from omnireel.config import ResolvedConfig
     from omnireel.platforms import Platform
 
@@ -95,6 +96,7 @@ def worker_specs(config: ResolvedConfig) -> tuple[WorkerSpec, ...]:
         "device": context.platform.name,
         "dtype": context.dtype,
         "diffusion_attention_backend": config.values["diffusion_attention_backend"],
+        **_speed(config.acceleration, context.platform.name),
     }
     return tuple(
         WorkerSpec(
@@ -111,6 +113,13 @@ def worker_specs(config: ResolvedConfig) -> tuple[WorkerSpec, ...]:
         )
         for rank, index in enumerate(_indices(config, context.platform, first))
     )
+
+
+def _speed(acceleration: Acceleration, platform_name: str) -> dict[str, str]:
+    """What of it is on and moves a result, by a rounding or by more."""
+    on = {name: "on" for name in ("compile_blocks", "fused_kernels") if acceleration.is_on(name, platform_name)}
+    precision = acceleration.vae_encode_precision
+    return on if precision == "float32" else {**on, "vae_encode_precision": precision}
 
 
 def _variables(config: ResolvedConfig) -> dict[str, str]:
