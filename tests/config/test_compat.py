@@ -25,6 +25,8 @@ ON: dict[str, dict[str, Any]] = {
     "--diffusion-attention-config.default": {"diffusion_attention_config": {"default": "A"}},
     "TRTLLM_ATTN": {"diffusion_attention_config": {"per_role": {"cross": {"backend": "trtllm_attn"}}}},
     "compiled blocks": {"compile_blocks": "on"},
+    "recorded steps": {"cuda_graphs": "on"},
+    "offloaded weights": {"enable_layerwise_offload": True},
     "fused kernels": {"fused_kernels": "on"},
     "RAINFUSION_ATTN": {"diffusion_attention_backend": "RainFusion_Attn"},
 }

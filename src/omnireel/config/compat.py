@@ -137,11 +137,23 @@ _COMPILED = Feature(
 _FUSED = Feature(
     name="fused kernels", settings=("fused_kernels",), is_on=lambda values: values["fused_kernels"] == "on"
 )
+_OFFLOADS = ("enable_cpu_offload", "enable_layerwise_offload", "enable_distributed_layerwise_offload")
+_OFFLOADED = Feature(
+    name="offloaded weights", settings=_OFFLOADS, is_on=lambda values: any(values[name] for name in _OFFLOADS)
+)
+_GRAPHS = Feature(
+    name="recorded steps",
+    settings=("cuda_graphs",),
+    is_on=lambda values: values["cuda_graphs"] == "on" and not values["enforce_eager"],
+)
 
 _SHARDS = "sharding spreads one copy of the weights over the ranks of a request; these ranks hold other weights"
 TABLE: tuple[Pair, ...] = (
     Pair(first=_ATTENTION_BACKEND, second=_ATTENTION_DEFAULT, why="both name the default backend"),
     Pair(first=_COMPILED, second=_FUSED, why="a compiler fuses the operations that the kernels would replace"),
+    Pair(
+        first=_GRAPHS, second=_OFFLOADED, why="a recorded step reads weights where they lay, and offloading moves them"
+    ),
     Pair(
         first=_GATHER_KV,
         second=_ULYSSES,
