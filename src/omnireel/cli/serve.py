@@ -8,6 +8,7 @@ from omnireel.cli import show
 from omnireel.cli.command import Command
 from omnireel.cli.interrupts import check, deferred
 from omnireel.cli.session import add_engine_flags, config_of
+from omnireel.engine.child import early_children
 from omnireel.errors import ClientError
 
 _DESCRIPTION = """Serves a model over HTTP: the videos API of the OpenAI SDKs, and more.
@@ -27,10 +28,6 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.served is not None and "model" in arguments:
         raise ClientError("both MODEL and --model", hint="give the model once")
     config = config_of(arguments, {} if arguments.served is None else {"model": arguments.served})
-    with deferred():
-        from omnireel.observe.title import set_title
-        from omnireel.server.run import serve
-    check()
 
     def listening(address: str) -> None:
         show.line(address)
@@ -40,8 +37,14 @@ def _run(arguments: argparse.Namespace) -> int:
         name = config.model.model if len(config.stages) == 1 else config.topology.name
         show.note(f"{name} is ready at {address}")
 
-    set_title("serve", config.model.model)
-    serve(config, on_listening=listening, on_ready=ready)
+    # Workers import their libraries while this process imports its own, which halves the time of a start.
+    with early_children(config) as early:
+        with deferred():
+            from omnireel.observe.title import set_title
+            from omnireel.server.run import serve
+        check()
+        set_title("serve", config.model.model)
+        serve(config, on_listening=listening, on_ready=ready, early=early)
     return 0
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from omnireel.engine.child import num_replicas
 from omnireel.errors import BadSetting, UnsupportedDevice
 from omnireel.models.discover import find_checkpoint
 from omnireel.models.hub import Hub
@@ -135,7 +136,7 @@ def _variables(config: ResolvedConfig) -> dict[str, str]:
 
 def _indices(config: ResolvedConfig, platform: Platform, first: int) -> list[int]:
     """The device of each replica."""
-    replicas = config.process.num_replicas * (config.parallel.data_parallel_size or 1)
+    replicas = num_replicas(config)
     here, named = len(platform.devices()), config.process.devices
     if named is None:
         is_shared = platform.name == "cpu"

@@ -35,6 +35,7 @@ from omnireel.request import StepEvent
 
 if TYPE_CHECKING:
     from omnireel.config import ResolvedConfig
+    from omnireel.engine.child import EarlyChildren
     from omnireel.engine.executors import Outcome
     from omnireel.engine.runner import RunReport
     from omnireel.engine.ticket import OnEvent
@@ -71,12 +72,20 @@ class Engine:
         config: every setting.
         default_backend: the executor where `distributed_executor_backend` is not set: "uni", or "mp" for a service.
         metrics: where figures go, for an engine that is part of another; None for its own.
+        early: processes for workers that were started while this one still imported.
 
     Raises:
         ClientError, SetupError: the model or the device of the config is not there.
     """
 
-    def __init__(self, config: ResolvedConfig, *, default_backend: str = "uni", metrics: Metrics | None = None) -> None:
+    def __init__(
+        self,
+        config: ResolvedConfig,
+        *,
+        default_backend: str = "uni",
+        metrics: Metrics | None = None,
+        early: EarlyChildren | None = None,
+    ) -> None:
         self._config = config
         specs = worker_specs(config)
         self._checkpoint = specs[0].context.checkpoint
@@ -88,7 +97,7 @@ class Engine:
         self._scheduler.set_lanes(len(specs))
         process = config.process
         recovery = Recovery(max_deaths=process.max_worker_deaths, reruns=int(process.rerun_interrupted))
-        executors = build_executors(config, specs, default=default_backend)
+        executors = build_executors(config, specs, default=default_backend, early=early)
         self._lanes = [
             Lane(
                 spec,

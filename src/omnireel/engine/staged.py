@@ -25,6 +25,7 @@ from omnireel.request import StepEvent
 
 if TYPE_CHECKING:
     from omnireel.config import ResolvedConfig
+    from omnireel.engine.child import EarlyChildren
     from omnireel.engine.connectors import Connector
     from omnireel.engine.journey import InputProcessor
     from omnireel.engine.ticket import OnEvent
@@ -36,18 +37,21 @@ _UNBOUNDED = 2**31
 """The line before a stage: what may be in the pipeline is bounded at its door, and nothing is turned away further in."""
 
 
-def make_engine(config: ResolvedConfig, *, default_backend: str = "uni") -> Engine | StagedEngine:
+def make_engine(
+    config: ResolvedConfig, *, default_backend: str = "uni", early: EarlyChildren | None = None
+) -> Engine | StagedEngine:
     """The engine of a config: that of its model, or one that drives several stages.
 
     Args:
         config: every setting.
-        default_backend: see `Engine`; "mp" is for services.
+        default_backend, early: see `Engine`; "mp" is for services.
 
     Raises:
         ClientError, SetupError: a model or a device of the config is not there.
     """
-    kind = Engine if len(config.stages) == 1 else StagedEngine
-    return kind(config, default_backend=default_backend)
+    if len(config.stages) == 1:
+        return Engine(config, default_backend=default_backend, early=early)
+    return StagedEngine(config, default_backend=default_backend)
 
 
 class StagedEngine:

@@ -28,6 +28,7 @@ from omnireel.server.service import Service
 
 if TYPE_CHECKING:
     from omnireel.config import ResolvedConfig, ServerSpec
+    from omnireel.engine.child import EarlyChildren
 
 logger = logging.getLogger(__name__)
 
@@ -39,13 +40,20 @@ KEEP_ALIVE_SECONDS = 75
 BACKLOG, MAX_FILES = 2048, 65_536
 
 
-def serve(config: ResolvedConfig, *, on_listening: Callable[[str], None], on_ready: Callable[[str], None]) -> None:
+def serve(
+    config: ResolvedConfig,
+    *,
+    on_listening: Callable[[str], None],
+    on_ready: Callable[[str], None],
+    early: EarlyChildren | None = None,
+) -> None:
     """Serves until SIGINT, SIGTERM or SIGHUP; a second one ends the process at once. For the main thread.
 
     Args:
         config: settled settings.
         on_listening: is told the server's address when its socket listens.
         on_ready: is told the same when the model is loaded.
+        early: processes for workers that were started while this one still imported.
 
     Raises:
         OmniReelError: the model, the storage or the socket cannot be used.
@@ -53,7 +61,7 @@ def serve(config: ResolvedConfig, *, on_listening: Callable[[str], None], on_rea
     _allow_connections()
     # What uvicorn warns of goes where our own lines go.
     logging.getLogger("uvicorn").handlers = logging.getLogger("omnireel").handlers
-    engines = partial(make_engine, config, default_backend="mp")
+    engines = partial(make_engine, config, default_backend="mp", early=early)
     with (
         contextlib.closing(_socket(config.server)) as listener,
         contextlib.closing(Service(config, engines)) as service,

@@ -14,6 +14,7 @@ from tests.support.processes import alive, until
 
 from omnireel.config import resolve
 from omnireel.engine.build import worker_specs
+from omnireel.engine.child import Child
 from omnireel.engine.executors.process import Patience, ProcessExecutor, SubprocessLink
 from omnireel.engine.link import LinkClosed
 from omnireel.engine.message import Kind, StageMessage
@@ -244,14 +245,14 @@ def test_a_worker_that_cannot_load_says_why(monkeypatch, tmp_path):
 
 
 def test_a_worker_that_dies_while_it_loads_is_told_with_its_last_lines(monkeypatch):
-    monkeypatch.setattr("omnireel.engine.executors.process._START", "import sys; sys.exit('no such library')")
+    monkeypatch.setattr("omnireel.engine.child._START", "import sys; sys.exit('no such library')")
     with pytest.raises(WorkerDied, match=r"exit code 1.*no such library"):
         executor().start()
 
 
 def test_a_worker_has_the_variables_of_its_stage_beside_those_of_its_engine(monkeypatch):
     monkeypatch.setenv("OF_ALL", "inherited")
-    where = "omnireel.engine.executors.process._START"
+    where = "omnireel.engine.child._START"
     monkeypatch.setattr(where, "import os; print(os.environ['OF_ALL'], os.environ['OF_ONE']); os._exit(3)")
     with pytest.raises(WorkerDied, match="inherited own"):
         executor(env={"OF_ONE": "own"}).start()
@@ -259,7 +260,7 @@ def test_a_worker_has_the_variables_of_its_stage_beside_those_of_its_engine(monk
 
 def test_a_worker_that_loads_for_too_long_is_told_with_its_last_lines(monkeypatch):
     code = "import socket, sys, time; s = socket.socket(fileno=int(sys.argv[1])); print('reading', flush=True); time.sleep(60)"
-    monkeypatch.setattr("omnireel.engine.executors.process._START", code)
+    monkeypatch.setattr("omnireel.engine.child._START", code)
     with pytest.raises(WorkerDied, match=r"did not load its model in 1 s.*reading"):
         executor(Patience(start=1.0)).start()
 
@@ -277,8 +278,8 @@ def send_many(link: SubprocessLink, message: StageMessage) -> None:
 def test_sending_to_a_worker_that_does_not_read_ends(monkeypatch):
     monkeypatch.setattr("omnireel.engine.executors.process.SEND_SECONDS", 0.2)
     code = "import socket, sys, time; s = socket.socket(fileno=int(sys.argv[1])); time.sleep(60)"
-    monkeypatch.setattr("omnireel.engine.executors.process._START", code)
-    link = SubprocessLink("0")
+    monkeypatch.setattr("omnireel.engine.child._START", code)
+    link = SubprocessLink(Child("0"))
     try:
         with pytest.raises(LinkClosed):
             send_many(link, StageMessage(kind=Kind.RUN, body="x" * 100_000))

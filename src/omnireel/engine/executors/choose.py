@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
+from omnireel.engine.child import Child, EarlyChildren
 from omnireel.engine.executors.inline import InlineExecutor
-from omnireel.engine.executors.process import START_SECONDS, Patience, ProcessExecutor
+from omnireel.engine.executors.process import START_SECONDS, Patience, ProcessExecutor, SubprocessLink
 from omnireel.errors import BadSetting, Incompatible, NotAvailable
 
 if TYPE_CHECKING:
@@ -17,8 +19,16 @@ if TYPE_CHECKING:
 _NAME = "distributed_executor_backend"
 
 
-def build_executors(config: ResolvedConfig, specs: Sequence[WorkerSpec], *, default: str) -> list[Executor]:
-    """One for each replica, none started. `default` is the backend where none is set; several replicas need processes.
+def build_executors(
+    config: ResolvedConfig, specs: Sequence[WorkerSpec], *, default: str, early: EarlyChildren | None = None
+) -> list[Executor]:
+    """One for each replica, none started.
+
+    Args:
+        config: every setting.
+        specs: what each replica is made of.
+        default: the backend where none is set; several replicas need processes.
+        early: processes that were started before and may be used.
 
     Raises:
         NotAvailable: the backend does not exist yet.
@@ -46,4 +56,9 @@ def build_executors(config: ResolvedConfig, specs: Sequence[WorkerSpec], *, defa
         step=process.step_timeout_seconds,
         batch=process.batch_timeout,
     )
-    return [ProcessExecutor(spec, patience=patience) for spec in specs]
+    return [ProcessExecutor(spec, patience=patience, launch=partial(_launched, early, spec)) for spec in specs]
+
+
+def _launched(early: EarlyChildren | None, spec: WorkerSpec) -> SubprocessLink:
+    # Those that were started early have the variables of this process.
+    return SubprocessLink(Child(spec.name, spec.env) if early is None or spec.env else early.take(spec.name))

@@ -6,23 +6,17 @@ life, or `step_timeout_seconds` without progress. Both are killed and told as Wo
 
 from __future__ import annotations
 
-import json
 import logging
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from omnireel.engine.child import Child
 from omnireel.engine.link import LinkClosed, SocketLink
 from omnireel.engine.message import Kind, StageMessage
 from omnireel.errors import EngineError, WorkerDied
-from omnireel.observe.env import environment
 
 if TYPE_CHECKING:
     from omnireel.engine.build import WorkerSpec
@@ -40,12 +34,6 @@ START_SECONDS = 1800.0
 
 LOADING_SILENT_SECONDS = 30.0
 """The least that a worker may be silent while it loads: it hears nothing while large libraries are imported."""
-
-_LAST_LINES = 20
-_START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "from omnireel.engine.worker import main; main(int(sys.argv[1]))"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +56,14 @@ class ProcessExecutor:
 
     Args:
         spec: what the worker builds.
-        launch: starts a worker; one process of this machine by default.
+        launch: starts a worker; a new process of this machine by default.
     """
 
     def __init__(self, spec: WorkerSpec, *, patience: Patience, launch: Launch | None = None) -> None:
         self._spec = spec
         self._patience = patience
         self._name = spec.name
-        self._launch: Launch = launch or (lambda: SubprocessLink(self._name, spec.env))
+        self._launch: Launch = launch or (lambda: SubprocessLink(Child(self._name, spec.env)))
         self._link: Link | None = None
         self._digest = ""
         self._facts: Mapping[str, Any] = {}
@@ -258,33 +246,16 @@ class ProcessExecutor:
 
 
 class SubprocessLink:
-    """See `Link`: a fresh interpreter on this machine. What it writes goes to stderr, line by line."""
+    """See `Link`: to a process of this machine."""
 
-    def __init__(self, name: str, env: Mapping[str, str] | None = None) -> None:
-        ours, theirs = socket.socketpair()
-        self._socket = SocketLink(ours, send_seconds=SEND_SECONDS)
-        self._lines: deque[str] = deque(maxlen=_LAST_LINES)
-        with theirs:
-            # Its own session: a Ctrl-C of the terminal is for the engine, which ends its workers in order.
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, str(theirs.fileno()), json.dumps(sys.path)],
-                pass_fds=(theirs.fileno(),),
-                env={**environment(), **(env or {})},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                text=True,
-                encoding="utf-8",
-                errors="replace",
-            )
-        self._pump = threading.Thread(target=self._copy, name=f"omnireel-worker-{name}-log", daemon=True)
-        self._pump.start()
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        self._socket = SocketLink(child.socket, send_seconds=SEND_SECONDS)
 
     @property
     def pid(self) -> int | None:
         """The worker's process."""
-        return self._process.pid
+        return self._child.pid
 
     def send(self, message: StageMessage) -> None:
         """See `Link.send`."""
@@ -296,43 +267,15 @@ class SubprocessLink:
 
     def kill(self) -> None:
         """See `Link.kill`."""
-        self._process.kill()
+        self._child.kill()
 
     def close(self, timeout_seconds: float) -> bool:
         """See `Link.close`."""
-        is_own = True
-        try:
-            self._process.wait(timeout_seconds)
-        except subprocess.TimeoutExpired:
-            is_own = False
-            self._process.kill()
-            self._process.wait()
-        # A child of the worker may hold the pipe open; its lines are not waited for.
-        self._pump.join(1.0)
-        self._socket.close()
-        return is_own
+        return self._child.close(timeout_seconds)
 
     def epitaph(self) -> tuple[str, tuple[str, ...]]:
         """See `Link.epitaph`."""
-        return _ended(self._process.returncode), tuple(self._lines)
-
-    def _copy(self) -> None:
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
-            for line in lines:
-                self._lines.append(line.rstrip("\n"))
-                # As it is: a log line names its rank itself, and may be JSON.
-                sys.stderr.write(line)
-
-
-def _ended(code: int | None) -> str:
-    if code is None or code >= 0:
-        return f"exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    return f"{name} (the kernel sends it when memory runs out)" if name == "SIGKILL" else name
+        return self._child.epitaph()
 
 
 def _id_of(message: StageMessage) -> str:

@@ -1,0 +1,138 @@
+"""A worker's process as this one sees it: started, heard and ended.
+
+Nothing here needs torch, so that a worker can import it while this process still does.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from omnireel.observe.env import environment
+
+if TYPE_CHECKING:
+    from omnireel.config import ResolvedConfig
+
+_LAST_LINES = 20
+_START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from omnireel.engine.worker import main; main(int(sys.argv[1]))"
+)
+
+
+class Child:
+    """A fresh interpreter that waits at the other end of `socket` for what to load; see `engine.worker`.
+
+    What it writes goes to stderr, line by line. `env` are variables beside, or instead of, those of this process.
+    """
+
+    def __init__(self, name: str, env: Mapping[str, str] | None = None) -> None:
+        self.socket, theirs = socket.socketpair()
+        self._lines: deque[str] = deque(maxlen=_LAST_LINES)
+        with theirs:
+            # Its own session: a Ctrl-C of the terminal is for the engine, which ends its workers in order.
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _START, str(theirs.fileno()), json.dumps(sys.path)],
+                pass_fds=(theirs.fileno(),),
+                env={**environment(), **(env or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+            )
+        self._pump = threading.Thread(target=self._copy, name=f"omnireel-worker-{name}-log", daemon=True)
+        self._pump.start()
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
+    def kill(self) -> None:
+        """Ends it at once, whatever it does."""
+        self._process.kill()
+
+    def close(self, timeout_seconds: float) -> bool:
+        """Waits for its own end, kills it after that time, and gives everything back; True if it ended itself."""
+        is_own = True
+        try:
+            self._process.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            is_own = False
+            self._process.kill()
+            self._process.wait()
+        # A child of the worker may hold the pipe open; its lines are not waited for.
+        self._pump.join(1.0)
+        self.socket.close()
+        return is_own
+
+    def epitaph(self) -> tuple[str, tuple[str, ...]]:
+        """How it ended, in words, and the last lines that it wrote."""
+        return _ended(self._process.returncode), tuple(self._lines)
+
+    def _copy(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                self._lines.append(line.rstrip("\n"))
+                # As it is: a log line names its rank itself, and may be JSON.
+                sys.stderr.write(line)
+
+
+class EarlyChildren:
+    """Processes that were started before it was known what they are for; those that nobody took end with the block."""
+
+    def __init__(self, count: int) -> None:
+        self._children = deque(Child(str(number)) for number in range(count))
+
+    def __enter__(self) -> EarlyChildren:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        left = [self._children.popleft() for _ in range(len(self._children))]
+        for child in left:
+            child.kill()
+        for child in left:
+            child.close(1.0)
+
+    def take(self, name: str) -> Child:
+        """One of them, or a new one when there is none left."""
+        try:
+            return self._children.popleft()
+        except IndexError:
+            return Child(name)
+
+
+def early_children(config: ResolvedConfig) -> EarlyChildren:
+    """As many as a service with these settings will need; of pipelines of several stages each starts its own."""
+    process = config.process
+    is_apart = process.distributed_executor_backend in (None, "mp") and not process.env
+    return EarlyChildren(num_replicas(config) if is_apart and len(config.stages) == 1 else 0)
+
+
+def num_replicas(config: ResolvedConfig) -> int:
+    """Copies of the model."""
+    return config.process.num_replicas * (config.parallel.data_parallel_size or 1)
+
+
+def _ended(code: int | None) -> str:
+    if code is None or code >= 0:
+        return f"exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"{name} (the kernel sends it when memory runs out)" if name == "SIGKILL" else name
