@@ -24,4 +24,12 @@ def test_people_get_one_paragraph_a_model(omnireel):
     ended = omnireel("models")
     paragraphs = ended.out.strip().split("\n\n")
     assert ended.code == 0
-    assert len(paragraphs) == len(json.loads(omnireel("models", "--json").out)["models"])
+    told = json.loads(omnireel("models", "--json").out)
+    assert len(paragraphs) == len(told["models"]) + len(told["pipelines"])
+
+
+def test_pipelines_are_listed_with_their_stages(omnireel):
+    pipelines = json.loads(omnireel("models", "--json").out)["pipelines"]
+    assert [pipeline["name"] for pipeline in pipelines] == ["prompt_rewrite", "toy_story"]
+    assert pipelines[0]["stages"][0] == {"name": "rewrite", "type": "ar"}
+    assert "  stages      rewrite (ar), generate (diffusion)" in omnireel("models").out

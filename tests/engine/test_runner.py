@@ -6,19 +6,27 @@ import contextlib
 import gc
 import itertools
 import logging
+import threading
 import weakref
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from tests.support.engines import Heard, TakingFeed, ticket
 
+from omnireel.engine import runner
+from omnireel.engine.connectors.channel import Channel
+from omnireel.engine.connectors.memory import MemoryConnector
 from omnireel.engine.runner import Runner
 from omnireel.engine.ticket import Ticket
-from omnireel.errors import Cancelled, DeadlineExceeded, EngineError, InvalidRequest, OutOfMemory
+from omnireel.errors import Cancelled, ConnectorLost, DeadlineExceeded, EngineError, InvalidRequest, OutOfMemory
+from omnireel.models.discover import admit, find_checkpoint
 from omnireel.models.toy.pipeline import ToyPipeline
+from omnireel.models.toy_stages.handover import chunk
+from omnireel.models.toy_stages.pipeline import ToyLevels, ToyWords
 from omnireel.platforms import find_platform
 from omnireel.platforms.cpu import Cpu
-from omnireel.request import OutputSpec
+from omnireel.request import DiffusionSamplingParams, GenerationRequest, Handover, OutputSpec
 
 CPU = find_platform("cpu")
 
@@ -321,3 +329,68 @@ def test_memory_that_ran_out_tells_what_has_fitted():
     error = feed.outcomes[bad.request_id]
     assert isinstance(error, OutOfMemory)
     assert "16x16 with 4 frames" in error.hint
+
+
+def fed(channel, **values):
+    """A ticket of the second toy of a pipeline, whose input comes through a channel."""
+    sampling = DiffusionSamplingParams(height=16, width=16, num_frames=3, seed=1)
+    asked = GenerationRequest(prompt="a kite", sampling=sampling, inbox=MemoryConnector().publish(channel))
+    return Ticket(admit(asked, find_checkpoint("toy-levels", architecture="ToyLevels")), Heard(), **values)
+
+
+def words(*values, is_last=False):
+    return Handover(tensors={"words": np.array(values)}, is_last=is_last)
+
+
+def test_parts_that_come_while_it_runs_are_taken(monkeypatch):
+    monkeypatch.setattr(runner, "SIGN_SECONDS", 0.0)
+    channel = Channel()
+    channel.send(words(0.25, 0.5))
+    threading.Timer(0.15, channel.send, [words(0.75, is_last=True)]).start()
+    one = fed(channel)
+    signs: list[str] = []
+    one.on_stage = signs.append
+    report = run(one, ToyLevels())
+    assert np.allclose(report.output.latents["levels"], [[0.5, 0.75, 0.0], [0.75, 0.375, 0.5], [0.125, 0.6875, 0.5]])
+    # Who waits shows that it is alive.
+    assert signs.count("wait") >= 2
+
+
+def test_a_pipeline_that_takes_no_parts_gets_all_at_once():
+    class Whole(ToyPipeline):
+        def prepare(self, workload, conditioning):
+            seen.append((workload.tensors["words"].tolist(), workload.inbox))
+            return super().prepare(workload, conditioning)
+
+    channel = Channel()
+    seen: list[object] = []
+    channel.send(words(0.5))
+    channel.send(Handover(is_last=True))
+    one = ticket()
+    one.workload = replace(one.workload, inbox=MemoryConnector().publish(channel))
+    run(one, Whole())
+    assert seen == [([0.5], None)]
+
+
+def test_a_wait_for_a_part_ends_with_its_time_and_with_the_other_side():
+    with pytest.raises(DeadlineExceeded, match="waited for the stage before"):
+        run(fed(Channel(), timeout_seconds=0.2), ToyLevels())
+    channel = Channel()
+    channel.close()
+    with pytest.raises(ConnectorLost):
+        run(fed(channel), ToyLevels())
+
+
+def test_what_is_handed_on_goes_with_the_steps():
+    heard = Heard()
+    one = Ticket(
+        admit(GenerationRequest(prompt="a kite"), find_checkpoint("toy-words", architecture="ToyWords")), heard
+    )
+    feed = TakingFeed(nothing)
+    Runner(ToyWords(), CPU, chunk_processor=chunk).run([one], feed)
+    assert [event.chunk is None for event in heard.steps] == [True, False] * 3
+    chunks = [event.chunk for event in heard.steps if event.chunk is not None]
+    whole = np.concatenate([part["words"] for part in chunks])
+    latents = feed.outcome(one).output.latents
+    assert latents is not None
+    assert np.array_equal(whole, latents["words"])

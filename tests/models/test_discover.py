@@ -231,3 +231,9 @@ def test_a_stage_may_name_what_runs_it(tmp_path, monkeypatch):
 def test_what_cannot_run_a_stage_is_told(name, architecture, error):
     with pytest.raises(error, match=r"toy-words|no model answers to Nobody"):
         find_checkpoint(name, architecture=architecture)
+
+
+@pytest.mark.parametrize("name", ["toy-words", "toy-scene"])
+def test_what_runs_as_a_stage_only_is_no_model_alone(name):
+    with pytest.raises(UnknownModel, match=r"known here: mini-h3, toy$"):
+        find_checkpoint(name)

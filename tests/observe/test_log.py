@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from omnireel.observe.log import configure, request_scope
+from omnireel.observe.log import configure, name_stage, request_scope
 
 LOGGER = logging.getLogger("omnireel.somewhere")
 
@@ -103,3 +103,22 @@ def test_an_error_and_odd_words_stay_one_json_line(capsys):
     (line,) = capsys.readouterr().err.splitlines()
     assert "two\nlines \u2028" in json.loads(line)["error"]
     assert json.loads(line).keys().isdisjoint({"request_id", "stage", "rank", "fields"})
+
+
+def test_a_thread_may_be_of_a_stage(capsys):
+    configure("info")
+
+    def work():
+        name_stage("words")
+        LOGGER.info("outside")
+        with request_scope("req_1", "denoise"):
+            LOGGER.info("inside")
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    LOGGER.info("elsewhere")
+    first, second, third = capsys.readouterr().err.splitlines()
+    assert "somewhere [words]: outside" in first
+    assert "somewhere [req_1 words.denoise]: inside" in second
+    assert "somewhere: elsewhere" in third

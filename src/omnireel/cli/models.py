@@ -11,13 +11,15 @@ from omnireel.errors import OmniReelError
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help='print one JSON object: {"models": [...]}')
+    parser.add_argument(
+        "--json", action="store_true", help='print one JSON object: {"models": [...], "pipelines": [...]}'
+    )
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    models = _models()
+    models, pipelines = _models(), _pipelines()
     if arguments.json:
-        show.data({"models": models})
+        show.data({"models": models, "pipelines": pipelines})
         return 0
     for index, model in enumerate(models):
         if index:
@@ -28,6 +30,9 @@ def _run(arguments: argparse.Namespace) -> int:
             show.line(f"  built in    {name}" + (f" (cannot be served: {problem})" if problem else ""))
         if model["architectures"]:
             show.line(f"  directories {', '.join(model['architectures'])} (give a checkpoint directory with --model)")
+    for pipeline in pipelines:
+        stages = ", ".join(f"{stage['name']} ({stage['type']})" for stage in pipeline["stages"])
+        show.line(f"\n{pipeline['name']}: a pipeline of stages (give its name with --pipeline)\n  stages      {stages}")
     return 0
 
 
@@ -43,6 +48,20 @@ def _models() -> list[dict[str, Any]]:
             "builtin": {name: _problem(name) for name in facts.builtin},
         }
         for facts in all_facts()
+        if not facts.is_stage
+    ]
+
+
+def _pipelines() -> list[dict[str, Any]]:
+    from omnireel.models.discover import all_facts
+
+    found = sorted((topology for facts in all_facts() for topology in facts.topologies), key=lambda one: one.name)
+    return [
+        {
+            "name": topology.name,
+            "stages": [{"name": stage.name, "type": str(stage.execution_type)} for stage in topology.stages],
+        }
+        for topology in found
     ]
 
 

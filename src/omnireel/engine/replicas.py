@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from omnireel.engine.front import Front
 from omnireel.errors import EngineError, OmniReelError, WorkerDied
+from omnireel.observe.log import name_stage
 
 if TYPE_CHECKING:
     from omnireel.engine.build import WorkerSpec
@@ -178,6 +179,7 @@ class Lane:
 
     def _live(self) -> None:
         reason = ""
+        name_stage(self.spec.stage)
         try:
             self.facts = self.executor.facts()
             self._is_ready()

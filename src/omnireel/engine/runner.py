@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+SIGN_SECONDS = 1.0
+"""How often who waits for another stage says so; a worker that says nothing for long is taken for hung."""
+
 T = TypeVar("T")
 ChunkProcessor: TypeAlias = "Callable[[Any], Mapping[str, npt.NDArray[Any]] | None]"
 
@@ -59,6 +62,7 @@ class _Run:
         self.profile = profile
         self.state: DenoiseState | None = None
         self.intake: Intake | None = None
+        self.shown_at = 0.0
 
 
 class Runner:
@@ -138,10 +142,18 @@ class Runner:
         work = run.ticket.workload
         if work.inbox is None:
             return work
-        run.intake = Intake(work.inbox, partial(_pause, run.ticket, feed, "while it waited for the stage before"))
+        run.intake = Intake(work.inbox, partial(self._waits, run, feed))
         if hasattr(self._pipeline, "take"):
             return work
         return replace(work, tensors=run.intake.whole(), inbox=None)
+
+    def _waits(self, run: _Run, feed: Feed) -> None:
+        """A pause of who has nothing to do, and shows now and then that it is alive."""
+        _pause(run.ticket, feed, "while it waited for the stage before")
+        now = time.monotonic()
+        if run.ticket.on_stage is not None and now - run.shown_at > SIGN_SECONDS:
+            run.shown_at = now
+            run.ticket.on_stage("wait")
 
     def _take(self, run: _Run) -> None:
         """Gives a request that has no step left the next part of its input, where there is one."""

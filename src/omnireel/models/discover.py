@@ -87,7 +87,7 @@ def find_checkpoint(
 
 
 def _found(name: str, task_type: str, hub: Hub) -> Checkpoint:
-    known = all_facts()
+    known = tuple(facts for facts in all_facts() if not facts.is_stage)
     for facts in known:
         if name in facts.builtin:
             path = facts.builtin[name]

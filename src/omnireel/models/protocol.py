@@ -50,6 +50,7 @@ class ModelFacts:
     max_batch: requests of one batch key that `step_batch` moves on at once; 1 for a pipeline without it.
     partitions: folders of a checkpoint that may hold the pipeline index instead of its root, each with the start-up tasks
     that open it alone; of every other task all of them may be opened.
+    is_stage: whether it runs as a stage of a pipeline only, never alone.
     topologies: pipelines of several stages that come with this model, which runs in one of them.
     task_types: words for what a service of this model may be started for; empty where any text will do.
     downloads: "module:function" that gives the file patterns of a repository which a start-up task needs; called with the
@@ -68,6 +69,7 @@ class ModelFacts:
     max_batch: int = 1
     partitions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     task_types: tuple[str, ...] = ()
+    is_stage: bool = False
     topologies: tuple[Topology, ...] = ()
     downloads: str = ""
 

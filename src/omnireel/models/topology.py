@@ -34,7 +34,8 @@ class StageFacts:
     input_processor: "module:function" that makes this stage's input of the outputs of `inputs`, "" for none.
     chunk_processor: "module:function" that is given its state after each step and gives named arrays of what is new, or None
     until there is enough; after the last step all that is left. "" where it cannot stream.
-    takes_chunks: whether its pipeline has `take`, so that it can begin before its input is complete.
+    takes_chunks: whether its pipeline has `take`, so that it can begin before its input is complete; while one request waits for
+    its next part, others of its batch wait too.
     settings: the model's own values for settings, under what any user says.
     omni_kv_config: how key and value caches are handed over; a user's extras do not override it.
     """

@@ -30,6 +30,7 @@ class Scope:
 
 _NOWHERE = Scope()
 _scope: ContextVar[Scope] = ContextVar("omnireel_scope", default=_NOWHERE)
+_pipeline_stage: ContextVar[str] = ContextVar("omnireel_pipeline_stage", default="")
 
 
 class ScopeFilter(logging.Filter):
@@ -37,7 +38,7 @@ class ScopeFilter(logging.Filter):
 
     Args:
         rank: of the process among the workers of its stage.
-        stage: of the process, in a pipeline of several; a scope's own stage stands behind it.
+        stage: of the process, in a pipeline of several, else that of the thread; a scope's own stage stands behind it.
     """
 
     def __init__(self, *, rank: int | None = None, stage: str = "") -> None:
@@ -48,7 +49,7 @@ class ScopeFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         """Keeps every record."""
         scope = _scope.get()
-        stage = ".".join(word for word in (self._stage, scope.stage) if word)
+        stage = ".".join(word for word in (self._stage or _pipeline_stage.get(), scope.stage) if word)
         rank = "" if self._rank is None else f"rank {self._rank}"
         words = " ".join(word for word in (scope.request_id, stage, rank) if word)
         record.request_id, record.stage, record.rank = scope.request_id, stage, self._rank
@@ -84,6 +85,11 @@ def request_scope(request_id: str, stage: str = "") -> Iterator[None]:
         yield
     finally:
         _scope.reset(token)
+
+
+def name_stage(stage: str) -> None:
+    """Log lines of this thread are of this stage from now on; "" for a model that is alone."""
+    _pipeline_stage.set(stage)
 
 
 def configure(level: str, form: str = "text", *, rank: int | None = None, stage: str = "") -> None:

@@ -17,7 +17,10 @@ WORDS = np.array([0.25, 0.5, 0.75])
 
 def work(stage, tensors=None, **values):
     sampling = DiffusionSamplingParams(**{"seed": 1, "height": 8, "width": 8, "num_frames": 4, **values})
-    admitted = admit(GenerationRequest(prompt="a kite", sampling=sampling), find_checkpoint(f"toy-{stage}"))
+    admitted = admit(
+        GenerationRequest(prompt="a kite", sampling=sampling),
+        find_checkpoint(f"toy-{stage}", architecture=f"Toy{stage.title()}"),
+    )
     return replace(admitted, tensors=tensors or {})
 
 

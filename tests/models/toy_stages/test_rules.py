@@ -10,7 +10,7 @@ from omnireel.request import DiffusionSamplingParams, GenerationRequest, MediaIn
 
 
 def admitted(stage, prompt="a kite", media=(), **values):
-    checkpoint = find_checkpoint(f"toy-{stage}")
+    checkpoint = find_checkpoint(f"toy-{stage}", architecture=f"Toy{stage.title()}")
     request = GenerationRequest(prompt=prompt, media=media, sampling=DiffusionSamplingParams(**values))
     return admit(request, checkpoint)
 

@@ -35,5 +35,6 @@ FACTS = ModelFacts(
     pipeline="omnireel.models.prompt_rewriter.pipeline:PromptRewriter",
     rules="omnireel.models.prompt_rewriter.rules:admit",
     downloads="omnireel.models.prompt_rewriter.rules:download_patterns",
+    is_stage=True,
     topologies=(PROMPT_REWRITE,),
 )

@@ -52,6 +52,7 @@ _WORDS = ModelFacts(
     pipeline="omnireel.models.toy_stages.pipeline:ToyWords",
     rules="omnireel.models.toy_stages.rules:words",
     builtin={"toy-words": None},
+    is_stage=True,
     topologies=(TOY_STORY,),
 )
 FACTS = (
