@@ -29,7 +29,7 @@ from omnireel.models.minimax_h3 import pipeline as pipeline_file
 from omnireel.models.minimax_h3 import video_vae as video_vae_file
 from omnireel.models.protocol import BuildContext
 from omnireel.platforms import find_platform
-from omnireel.request import DiffusionSamplingParams, GenerationRequest
+from omnireel.request import DiffusionSamplingParams, GenerationRequest, MediaInput, MediaKind
 
 
 def built(context: BuildContext) -> Any:
@@ -254,7 +254,7 @@ def test_fused_kernels_without_triton_are_refused_before_weights_load(monkeypatc
         load_pipeline(dataclasses.replace(context(), acceleration=Acceleration(fused_kernels="on")))
 
 
-def test_after_the_warm_up_no_size_compiles_anything(monkeypatch, pipeline):
+def test_after_the_warm_up_neither_a_size_nor_a_keyframe_compiles_anything(monkeypatch, pipeline):
     torch._dynamo.reset()
     counter = CompileCounterWithBackend("aot_eager")
     for file in (pipeline_file, video_vae_file):
@@ -265,6 +265,12 @@ def test_after_the_warm_up_no_size_compiles_anything(monkeypatch, pipeline):
     for request in ({}, {"height": 64, "num_frames": 124, "seed": 3}):
         made = run(compiled, output_type="frames", **request)
         assert np.abs(made.frames.astype(int) - run(pipeline, output_type="frames", **request).frames).max() <= 1
+    picture = MediaInput(kind=MediaKind.IMAGE, role="first", frames=np.zeros((1, 32, 64, 3), np.uint8))
+    with_keyframe = dataclasses.replace(workload(), task="fl2va", media=(picture,))
+    state = compiled.prepare(with_keyframe, compiled.encode(with_keyframe))
+    while state.steps_done < state.num_steps:
+        state = compiled.step(state)
+    compiled.decode(state)
     assert 0 < warm == counter.frame_count
     torch._dynamo.reset()
 
