@@ -34,7 +34,7 @@ class Cuda(Accelerator):
 
     @property
     def attention_preference(self) -> tuple[str, ...]:
-        """By the oldest card. FlashAttention 3 is the quickest that was measured on Hopper, cuDNN the next."""
+        """By the oldest card."""
         majors = [int(card.capability.partition(".")[0]) for card in self.devices()] if self.available() else []
         oldest = min(majors, default=0)
         if oldest >= BLACKWELL:
