@@ -241,10 +241,12 @@ def test_a_clip_from_keyframes_is_made_again_with_the_same_files(tmp_path):
     assert "file 1, the image as first_frame" in err
 
 
-def test_references_that_a_checkpoint_cannot_take_are_refused_at_once(tmp_path):
+def test_references_are_followed_and_a_service_of_another_task_refuses_them_at_once(tmp_path):
     place = new_place(tmp_path)
     Image.new("RGB", (64, 64)).save(place.folder / "a.png")
-    code, _, err = place.run("generate", "like this", "--reference", "image=a.png", "-o", "a.mp4")
+    asked = ("generate", "like this", "--reference", "image=a.png", "--num-inference-steps", "2", "-o", "a.mp4")
+    code, _, err = place.run(*asked, "--task-type", "t2va")
     assert code == 2
     assert "this service runs t2va, fl2va" in err
     assert not (place.folder / "a.mp4").exists()
+    assert place.made(*asked)["task"] == "ref2va"

@@ -120,7 +120,7 @@ def test_every_module_imports_without_the_optional_packages():
 
 def test_package_data_stays_small():
     data = [path for path in SOURCE.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")]
-    assert sum(path.stat().st_size for path in data) <= 25_000_000
+    assert sum(path.stat().st_size for path in data) <= 25 * 2**20
 
 
 def test_the_embedded_model_is_part_of_the_package():

@@ -19,8 +19,8 @@ TRANSFORMER: dict[str, Any] = {
 }  # fmt: skip
 VIDEO_VAE: dict[str, Any] = {
     "latent_channels": 24, "block_out_channels": (16, 24, 32, 48, 48, 48), "layers_per_block": 1, "norm_num_groups": 8,
-    "decoder_num_layers": 4, "decoder_num_attention_heads": 4, "decoder_attention_head_dim": 40, "decoder_ffn_mult": 2,
-    "decoder_rope_dim_ratio": 0.6,
+    "decoder_num_layers": 4, "decoder_num_attention_heads": 4, "decoder_attention_head_dim": 48, "decoder_ffn_mult": 2,
+    "decoder_rope_dim_ratio": 0.5,
 }  # fmt: skip
 AUDIO_VAE: dict[str, Any] = {
     "encoder_dim": 4, "latent_dim": 64, "num_attention_heads": 2, "decoder_dim": 256, "resblock_kernel_sizes": (3, 5),

@@ -1,9 +1,9 @@
 """Writes mini-h3, a MiniMax-H3 small enough to travel inside the package, in the diffusers modular layout.
 
-    python tools/mini_h3/build.py --output src/omnireel/models/minimax_h3/mini
+    python tools/mini_h3/build.py --video VIDEO.pt --audio AUDIO.pt --dits FOLDER --output src/omnireel/models/minimax_h3/mini
 
-Weights come from `initial.py`; the same seed gives the same files. Only the classes that define the published layout are
-used to make and save it, so what it proves of the loader is real.
+Weights are what `train_vaes.py` and `train_dit.py` left. Only the classes that define the published layout are used to make
+and save it, so what it proves of the loader is real.
 """
 
 from __future__ import annotations
@@ -13,65 +13,70 @@ import json
 import shutil
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tools.mini_h3.architecture import CONDITION_LAYER, SPECIAL_TOKENS
-from tools.mini_h3.initial import Draw, attend_to_words, fill, sing, smooth_picture
+from tools.mini_h3.architecture import SPECIAL_TOKENS
 
-TRANSFORMER: dict[str, Any] = {
-    "num_attention_heads": 4, "attention_head_dim": 64, "hidden_size": 128, "num_layers": 4, "num_refiner_layers": 1,
-    "ffn_dim": 256, "in_channels": 24, "audio_in_channels": 32, "patch_size": (1, 2, 2), "text_dim": 64, "freq_dim": 64,
-    "time_embed_hidden_dim": 64, "time_embed_dim": 32, "rope_freq_dim": 8,
-}  # fmt: skip
+from tools.mini_h3 import architecture
+
 FLOAT32_PARTS = ("proj_in", "audio_proj_in", "time_embedder", "proj_out", "audio_proj_out")
-VIDEO_VAE: dict[str, Any] = {
-    "latent_channels": 24, "block_out_channels": (8, 8, 8, 16, 16, 16), "layers_per_block": 1, "norm_num_groups": 8,
-    "decoder_num_layers": 2, "decoder_num_attention_heads": 4, "decoder_attention_head_dim": 32, "decoder_ffn_mult": 1,
-}  # fmt: skip
-AUDIO_VAE: dict[str, Any] = {
-    "encoder_dim": 2, "latent_dim": 64, "num_attention_heads": 2, "decoder_dim": 128, "resblock_kernel_sizes": (3, 5),
-    "resblock_dilation_sizes": ((1, 3), (1, 3)), "latents_mean": (0.0,) * 32, "latents_std": (1.0,) * 32,
-}  # fmt: skip
-TEXT: dict[str, Any] = {
-    "vocab_size": 264, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": CONDITION_LAYER + 1,
-    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 4096,
-    "rope_parameters": {
-        "rope_type": "default", "rope_theta": 10000.0, "mrope_section": [6, 5, 5], "mrope_interleaved": True,
-    },
-}  # fmt: skip
-VISION: dict[str, Any] = {
-    "depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "patch_size": 16, "temporal_patch_size": 2,
-    "spatial_merge_size": 2, "out_hidden_size": 64, "num_position_embeddings": 256, "deepstack_visual_indexes": [],
-}  # fmt: skip
+MIN_SEEN_PIXELS, MAX_SEEN_PIXELS = 32 * 32, 4096 * 4096
+"""Of a picture for the text encoder: ours are looked at as they are."""
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--video", type=Path, required=True, help="state of the trained video VAE")
+    parser.add_argument("--audio", type=Path, required=True)
+    parser.add_argument("--dits", type=Path, required=True, help="folder with text.pt, clip.pt and reference.pt")
     parser.add_argument("--output", type=Path, required=True, help="directory to write; an existing one is replaced")
-    parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     shutil.rmtree(arguments.output, ignore_errors=True)
-    build(arguments.output, seed=arguments.seed)
+    vaes = [_load(path)["model"] for path in (arguments.video, arguments.audio)]
+    text, clip, reference = (_load(arguments.dits / f"{name}.pt") for name in ("text", "clip", "reference"))
+    build(arguments.output, video=vaes[0], audio=vaes[1], text=text, clip=clip, reference=reference)
     size = sum(path.stat().st_size for path in arguments.output.rglob("*") if path.is_file())
     print(f"{arguments.output}: {size / 1e6:.2f} MB")
 
 
-def build(output: Path, *, seed: int) -> None:
-    """Writes the whole checkpoint into a new directory."""
+def _load(path: Path) -> dict[str, Any]:
+    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    return state
+
+
+State = Mapping[str, Tensor]
+
+
+def build(output: Path, *, video: State, audio: State, text: Mapping[str, Any], clip: State, reference: State) -> None:
+    """Writes the whole checkpoint into a new directory.
+
+    text: `text` and `vision`, states of the text encoder, and the statistics of latents that the DiTs were trained with.
+    """
+    from tools.mini_h3.words import learn_merges
+
     output.mkdir(parents=True)
-    _save(_transformer(Draw(seed, "transformer")), output / "transformer", float32_parts=FLOAT32_PARTS)
-    _save(_video_vae(Draw(seed, "vae")), output / "vae")
-    _save(_audio_vae(Draw(seed, "audio_vae")), output / "audio_vae", dtype=torch.float16)
-    _save_text_encoder(output / "text_encoder", Draw(seed, "text_encoder"))
-    write_tokenizer(output / "tokenizer")
+    for name, state in (("transformer", clip), ("transformer_ref", reference)):
+        _save(new_transformer(), state, output / name, float32_parts=FLOAT32_PARTS)
+    _save(new_video_vae(text), video, output / "vae")
+    _save(new_audio_vae(text), audio, output / "audio_vae", dtype=torch.float16)
+    _save_text_encoder(output / "text_encoder", text)
+    write_tokenizer(output / "tokenizer", learn_merges())
+    seen = {
+        "size": {"shortest_edge": MIN_SEEN_PIXELS, "longest_edge": MAX_SEEN_PIXELS},
+        "patch_size": architecture.VISION["patch_size"], "merge_size": architecture.VISION["spatial_merge_size"],
+        "image_mean": [0.5] * 3, "image_std": [0.5] * 3,
+    }  # fmt: skip
+    for name in ("preprocessor_config.json", "video_preprocessor_config.json"):
+        _write_json(output / "processor" / name, seen)
     for folder, shift in (("scheduler", 12.0), ("audio_scheduler", 3.0)):
         _write_json(output / folder / "scheduler_config.json", {"_class_name": "MiniMaxH3Scheduler", "shift": shift})
     _write_json(output / "modular_model_index.json", _index())
@@ -79,40 +84,39 @@ def build(output: Path, *, seed: int) -> None:
         path.chmod(0o644)
 
 
-def _transformer(draw: Draw) -> Any:
+def new_transformer() -> Any:
+    """The DiT's class with mini-h3's sizes."""
     from diffusers import MiniMaxH3Transformer3DModel
 
-    transformer = MiniMaxH3Transformer3DModel(**TRANSFORMER)
-    fill(transformer, draw)
-    attend_to_words(transformer, draw, share=0.35, shift=1.0, sharpness=2.0)
-    return transformer
+    return MiniMaxH3Transformer3DModel(**architecture.TRANSFORMER)
 
 
-def _video_vae(draw: Draw) -> Any:
+def new_video_vae(statistics: Mapping[str, Any]) -> Any:
+    """The video VAE's class with mini-h3's sizes and the statistics of its latents."""
     from diffusers import AutoencoderKLMiniMaxH3
 
-    vae = AutoencoderKLMiniMaxH3(**VIDEO_VAE)
-    fill(vae, draw)
-    smooth_picture(vae, draw, gain=17.0, kept_mean=0.25, tint=(0.8, 0.6, -2.0))
-    return vae
+    return AutoencoderKLMiniMaxH3(**architecture.VIDEO_VAE, **_statistics(statistics, "video"))
 
 
-def _audio_vae(draw: Draw) -> Any:
+def new_audio_vae(statistics: Mapping[str, Any]) -> Any:
+    """The audio VAE's class with mini-h3's sizes and the statistics of its latents."""
     from diffusers import AutoencoderKLMiniMaxH3Audio
 
     with warnings.catch_warnings():
         # The published weights have the names of torch's older weight norm, which warns that it is old.
         warnings.simplefilter("ignore", FutureWarning)
-        vae = AutoencoderKLMiniMaxH3Audio(**AUDIO_VAE)
-    fill(vae, draw)
-    sing(vae, draw, gain=0.12)
-    return vae
+        return AutoencoderKLMiniMaxH3Audio(**architecture.AUDIO_VAE, **_statistics(statistics, "audio"))
+
+
+def _statistics(told: Mapping[str, Any], medium: str) -> dict[str, tuple[float, ...]]:
+    return {f"latents_{kind}": tuple(told[f"{medium}_{kind}"].float().tolist()) for kind in ("mean", "std")}
 
 
 def _save(
-    model: Any, folder: Path, *, dtype: torch.dtype = torch.bfloat16, float32_parts: tuple[str, ...] = ()
+    model: Any, state: State, folder: Path, *, dtype: torch.dtype = torch.bfloat16, float32_parts: tuple[str, ...] = ()
 ) -> None:
     """Weights as the class names them, and its config as the class writes it."""
+    model.load_state_dict(state)
     folder.mkdir(parents=True)
     tensors = {}
     for name, tensor in model.state_dict().items():
@@ -122,13 +126,13 @@ def _save(
     model.save_config(folder)
 
 
-def _save_text_encoder(folder: Path, draw: Draw) -> None:
+def _save_text_encoder(folder: Path, text: Mapping[str, Any]) -> None:
     from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
-    ids = {name: 256 + k for k, name in enumerate(SPECIAL_TOKENS)}
+    ids = {name: architecture.NUM_WORDS + k for k, name in enumerate(SPECIAL_TOKENS)}
     config = Qwen3VLConfig(
-        text_config=TEXT,
-        vision_config=VISION,
+        text_config=architecture.TEXT,
+        vision_config=architecture.VISION,
         image_token_id=ids["<|image_pad|>"],
         video_token_id=ids["<|video_pad|>"],
         vision_start_token_id=ids["<|vision_start|>"],
@@ -136,7 +140,15 @@ def _save_text_encoder(folder: Path, draw: Draw) -> None:
         tie_word_embeddings=True,
     )
     model = Qwen3VLForConditionalGeneration(config)
-    fill(model, draw)
+    with torch.no_grad():
+        # Behind the layers that are read there is one that is not; it holds nothing.
+        for parameter in model.model.language_model.layers[architecture.CONDITION_LAYER :].parameters():
+            parameter.zero_()
+    missing, unknown = model.model.language_model.load_state_dict(text["text"], strict=False)
+    unread = ("norm.weight", f"layers.{architecture.CONDITION_LAYER}.")
+    if unknown or any(not name.startswith(unread) for name in missing):
+        raise SystemExit(f"the text encoder's state does not fit: {missing} {unknown}")
+    model.model.visual.load_state_dict(text["vision"])
     model.to(torch.bfloat16).save_pretrained(folder)
     # Versions of the library do not belong into files that are to be the same everywhere.
     (folder / "generation_config.json").unlink(missing_ok=True)
@@ -189,12 +201,14 @@ def _index() -> dict[str, Any]:
     """The pipeline index, with what only a miniature declares in the block `_omnireel`."""
     parts = {
         "transformer": ("diffusers", "MiniMaxH3Transformer3DModel"),
+        "transformer_ref": ("diffusers", "MiniMaxH3Transformer3DModel"),
         "vae": ("diffusers", "AutoencoderKLMiniMaxH3"),
         "audio_vae": ("diffusers", "AutoencoderKLMiniMaxH3Audio"),
         "scheduler": ("diffusers", "MiniMaxH3Scheduler"),
         "audio_scheduler": ("diffusers", "MiniMaxH3Scheduler"),
         "text_encoder": ("transformers", "Qwen3VLForConditionalGeneration"),
         "tokenizer": ("transformers", "Qwen2TokenizerFast"),
+        "processor": ("transformers", "Qwen3VLProcessor"),
     }
     entries = {
         name: [
@@ -216,9 +230,13 @@ def _index() -> dict[str, Any]:
         "_diffusers_version": "0.42.1",
         "canvas_short_edge": 128,
         "canvas_max_pixels": 24576,
-        "_omnireel": {"condition_layer": CONDITION_LAYER, "default_num_frames": 107, "default_num_inference_steps": 20},
+        "reference_image_short_edge": 128,
+        "_omnireel": {
+            "condition_layer": architecture.CONDITION_LAYER, "default_num_frames": 107,
+            "default_reference_num_frames": 107, "default_num_inference_steps": 20,
+        },
         **entries,
-    }
+    }  # fmt: skip
 
 
 def _write_json(path: Path, data: dict[str, Any]) -> None:

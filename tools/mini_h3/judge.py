@@ -66,7 +66,7 @@ def judge(scene: Scene, frames: npt.NDArray[np.uint8], wave: npt.NDArray[np.floa
         size_change=(seen.size_change > 1.3 if scene.motion == "grows" else seen.size_change < 0.77)
         if resizes
         else None,
-        pitch=heard.pitch_of == scene.colour,
+        pitch=heard.pitch_of == scene.pitch,
         pan=pan_follows(seen, heard, frames.shape[2]),
         onset=clicks_match(seen.turns, heard.clicks) if bounces else None,
     )

@@ -58,6 +58,15 @@ class Scenes:
             hits=tuple((k, hit) for k, path in enumerate(tracks) for hit in path.hits),
         )
 
+    def part(self, first: int, count: int) -> Scenes:
+        """Scenes `first` and those behind it, at most `count`."""
+        kept = range(len(self))[first : first + count]
+        tensors = {
+            name: getattr(self, name)[first : first + count]
+            for name in ("centre", "radius", "angle", "level", "shape", "ground", "colour", "pitch_hz", "beats")
+        }
+        return Scenes(**tensors, hits=tuple((k - kept.start, hit) for k, hit in self.hits if k in kept))
+
     def __len__(self) -> int:
         return len(self.radius)
 

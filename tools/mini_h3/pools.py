@@ -85,12 +85,13 @@ class Encoders:
         self.audio_mean = torch.zeros(32, device=device)
         self.audio_std = torch.ones(32, device=device)
 
+    @torch.no_grad()
     def measure(self) -> None:
         """Means and spreads of latents over 64 scenes: of the picture's posterior, of the sound's mean."""
         scenes = Scenes.of([draw_scene(10**9 + k) for k in range(64)])
         drawn, heard = [], []
         for first in range(0, 64, 8):
-            part = _part(scenes, first, 8)
+            part = scenes.part(first, 8)
             mean, spread = self.moments(self.frames(part, torch.arange(NUM_FRAMES).expand(8, -1)))
             drawn.append((mean + spread * torch.randn_like(mean)).transpose(0, 1).flatten(1))
             heard.append(self.sound(self.painter.waves(part)).permute(2, 0, 1, 3).flatten(1))
@@ -142,6 +143,7 @@ class Encoders:
         split = normal.view(batch, channels, frames, height // 2, 2, width // 2, 2)
         return split.permute(0, 2, 3, 5, 1, 4, 6).reshape(batch, -1, 4 * channels).to(torch.bfloat16)
 
+    @torch.no_grad()
     def sound(self, waves: Tensor, num_latents: int | None = None) -> Tensor:
         """Latents [B,2,32,T] of waves [B,2,N], not normalised."""
         batch, _, samples = waves.shape
@@ -166,16 +168,6 @@ class Encoders:
         grid = torch.tensor([[1, rows, columns]] * batch, device=self.device)
         made: Tensor = self._vision(patches, grid_thw=grid).pooler_output
         return made.view(batch, rows * columns // 4, -1).to(torch.bfloat16)
-
-
-def _part(scenes: Scenes, first: int, count: int) -> Scenes:
-    chosen = slice(first, first + count)
-    kept = range(len(scenes))[chosen]
-    tensors = {
-        name: getattr(scenes, name)[chosen]
-        for name in ("centre", "radius", "angle", "level", "shape", "ground", "colour", "pitch_hz", "beats")
-    }
-    return Scenes(**tensors, hits=tuple((k - kept.start, hit) for k, hit in scenes.hits if k in kept))
 
 
 def _scenes(rng: np.random.Generator, count: int, num_frames: int, *, other_pitch: bool = False) -> list[Scene]:

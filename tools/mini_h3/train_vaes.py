@@ -1,15 +1,17 @@
 """Trains the two autoencoders of mini-h3 on scenes drawn as they are needed.
 
     python tools/mini_h3/train_vaes.py video --seconds 420 --output STATE.pt
+    python tools/mini_h3/train_vaes.py decoder --seconds 120 --output STATE.pt
     python tools/mini_h3/train_vaes.py audio --seconds 420 --output STATE.pt
 
-A state that exists is gone on with, so that several short runs make one long one. Losses go to a log beside the state.
+`decoder` goes on with the decoder of a video state alone: latents stay what a DiT has learned. A state that exists is gone on with, so that several short runs make one long one. Losses go to a log beside the state.
 Letters: B batch, C channels, T frames, H height, W width, N samples.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import queue
@@ -18,6 +20,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +32,16 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tools.mini_h3.architecture import AUDIO_VAE, VIDEO_VAE
-from tools.mini_h3.data import HEIGHT, NUM_FRAMES, SAMPLE_RATE_HZ, WIDTH, draw_scene
+from tools.mini_h3.data import HEIGHT, NUM_FRAMES, SAMPLE_RATE_HZ, WIDTH, Scene, draw_scene
 from tools.mini_h3.paint import SAMPLES_PER_LATENT, Painter, Scenes
+
+from tools.mini_h3 import audio_start
 
 PIXEL_MEAN, PIXEL_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CLIP_FRAMES, TAIL_FRAMES, LEAD_FRAMES = 17, 5, 3
-CLIP_LATENTS = 5
-NEAR_WEIGHT = 6.0
+NEAR_WEIGHT = 12.0
 """How much more a pixel on or near the shape counts than one of the background."""
+BANDS_HZ = (0, 500, 1000, 2000, 4000, 16000)
 WILD_SHARE = 0.15
 """Scenes with colours that no caption names, so that other pictures than ours survive as well."""
 
@@ -44,7 +49,7 @@ WILD_SHARE = 0.15
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("medium", choices=("video", "audio"))
+    parser.add_argument("medium", choices=tuple(TRAINERS))
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--seconds", type=float, required=True, help="of training in this run")
     parser.add_argument("--total-seconds", type=float, help="of all runs together, for the learning rate's fall")
@@ -52,7 +57,7 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float)
     parser.add_argument("--compile", action="store_true")
     arguments = parser.parse_args()
-    trainer = (VideoTrainer if arguments.medium == "video" else AudioTrainer)(_device())
+    trainer = TRAINERS[arguments.medium](_device())
     batch = arguments.batch or trainer.BATCH
     rate = arguments.learning_rate or trainer.LEARNING_RATE
     run(trainer, arguments.output, batch=batch, peak_rate=rate, seconds=arguments.seconds,
@@ -78,6 +83,9 @@ class VideoTrainer:
             for block in self.model.decoder.transformer_blocks:
                 block.scale1.fill_(0.5)
                 block.scale2.fill_(0.5)
+        if device.type == "cuda":
+            # The encoder's few channels at full resolution are what takes time.
+            self.model.encoder.to(memory_format=torch.channels_last_3d)
         self._device, self._painter = device, Painter(device)
         self._mean = torch.tensor(PIXEL_MEAN, device=device).view(1, 3, 1, 1, 1)
         self._std = torch.tensor(PIXEL_STD, device=device).view(1, 3, 1, 1, 1)
@@ -90,15 +98,19 @@ class VideoTrainer:
         first = rng.integers(0, NUM_FRAMES - CLIP_FRAMES - TAIL_FRAMES + 1, (batch, 1))
         return scenes, torch.from_numpy(first + np.arange(CLIP_FRAMES + TAIL_FRAMES))
 
-    def pixels(self, scenes: Scenes, frames: Tensor) -> tuple[Tensor, Tensor]:
+    def looks(self, scenes: Scenes) -> tuple[Tensor, Tensor]:
+        """A colour for each shape [B,3] and the four corners of a ground that no caption names [B,3,2,2], else below zero."""
+        wild = torch.rand(len(scenes), device=self._device) < WILD_SHARE
+        random = torch.rand(len(scenes), 3, device=self._device)
+        colour = torch.where(wild[:, None], random, scenes.colour.to(self._device))
+        corners = torch.rand(len(scenes), 3, 2, 2, device=self._device)
+        return colour, torch.where(wild[:, None, None, None], corners, torch.full_like(corners, -1))
+
+    def painted(self, scenes: Scenes, frames: Tensor, colour: Tensor, corners: Tensor) -> tuple[Tensor, Tensor]:
         """Normalised [B,3,T,H,W] and the weight of each pixel [B,1,T,H,W]."""
-        batch = len(scenes)
-        wild = torch.rand(batch, device=self._device) < WILD_SHARE
-        colour = torch.where(wild[:, None], torch.rand(batch, 3, device=self._device), scenes.colour.to(self._device))
-        corners = torch.rand(batch, 3, 2, 2, device=self._device)
         blend = F.interpolate(corners, (HEIGHT, WIDTH), mode="bilinear", align_corners=True).permute(0, 2, 3, 1)
         own = self._painter._grounds[scenes.ground.to(self._device)]
-        ground = torch.where(wild[:, None, None, None], blend, own)
+        ground = torch.where(corners[:, :1, :1, :1].permute(0, 2, 3, 1) >= 0, blend, own)
         picture, near = self._painter.pictures(scenes, frames, colour=colour, ground=ground)
         pixels = (picture.permute(0, 4, 1, 2, 3) - self._mean) / self._std
         return pixels.contiguous(), 1 + (NEAR_WEIGHT - 1) * near[:, None].float()
@@ -106,7 +118,9 @@ class VideoTrainer:
     def loss(self, drawn: tuple[Scenes, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of one batch and what is logged of it."""
         with torch.no_grad():
-            pixels, weight = self.pixels(*drawn)
+            pixels, weight = self.painted(*drawn, *self.looks(drawn[0]))
+            if pixels.is_cuda:
+                pixels = pixels.contiguous(memory_format=torch.channels_last_3d)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
             moments = torch.cat(
                 [self.encode(pixels[:, :, :CLIP_FRAMES]), self.encode(pixels[:, :, CLIP_FRAMES:])], dim=2
@@ -115,38 +129,109 @@ class VideoTrainer:
             log_variance = log_variance.clamp(-30, 20)
             latents = mean + torch.exp(0.5 * log_variance) * torch.randn_like(mean)
             made = self.decode(latents).float()
+        close, psnr = self.distance(made, pixels, weight)
+        spread = 0.5 * (mean**2 + log_variance.exp() - 1 - log_variance).mean()
+        return close + 2e-4 * spread, {"close": close, "kl": spread, "psnr_db": psnr, "latent_std": mean.std()}
+
+    def distance(self, made: Tensor, pixels: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """What the decoder's frames lack, and their signal to noise; frames that it makes ahead of a clip are not looked at."""
         head = LEAD_FRAMES + CLIP_FRAMES
         made = torch.cat([made[:, :, LEAD_FRAMES:head], made[:, :, head + LEAD_FRAMES :]], dim=2)
         error = (made - pixels) * self._std
         close = (weight * (error.abs() + 4 * error**2)).sum() / (3 * weight.sum())
-        spread = 0.5 * (mean**2 + log_variance.exp() - 1 - log_variance).mean()
         squared = (made * self._std + self._mean).clamp(0, 1) - (pixels * self._std + self._mean)
-        psnr = -10 * torch.log10((squared**2).mean())
-        return close + 2e-4 * spread, {"close": close, "kl": spread, "psnr_db": psnr, "latent_std": mean.std()}
+        return close, -10 * torch.log10((squared**2).mean())
+
+    @torch.no_grad()
+    def held_out(self) -> dict[str, float]:
+        """Signal to noise of the mean's reconstruction of 64 scenes that training does not draw, whole and near the shape."""
+        scenes = Scenes.of(_held_out_scenes(64))
+        frames = torch.arange(CLIP_FRAMES + TAIL_FRAMES)
+        squares = torch.zeros(2, 2, dtype=torch.float64)
+        for first in range(0, len(scenes), 8):
+            part = scenes.part(first, 8)
+            picture, near = self._painter.pictures(part, frames.expand(len(part), -1))
+            pixels = (picture.permute(0, 4, 1, 2, 3) - self._mean) / self._std
+            parts = [self.encode(pixels[:, :, :CLIP_FRAMES]), self.encode(pixels[:, :, CLIP_FRAMES:])]
+            made = self.decode(torch.cat(parts, dim=2).float().chunk(2, dim=1)[0]).float()
+            head = LEAD_FRAMES + CLIP_FRAMES
+            made = torch.cat([made[:, :, LEAD_FRAMES:head], made[:, :, head + LEAD_FRAMES :]], dim=2)
+            error = ((made * self._std + self._mean).clamp(0, 1) - picture.permute(0, 4, 1, 2, 3)) ** 2
+            for row, mask in enumerate((torch.ones_like(near), near)):
+                weight = mask[:, None].expand_as(error)
+                squares[row] += torch.stack([(error * weight).sum(), weight.sum()]).double().cpu()
+        whole, near_shape = (-10 * torch.log10(squares[:, 0] / squares[:, 1])).tolist()
+        return {"psnr_db": round(whole, 2), "psnr_near_shape_db": round(near_shape, 2)}
+
+
+class DecoderTrainer(VideoTrainer):
+    """The video decoder alone, on latents that were encoded once."""
+
+    BATCH, LEARNING_RATE = 24, 8.0e-4
+    CACHED = 4096
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self.model.encoder.requires_grad_(False)
+        self.model.quant_conv.requires_grad_(False)
+        self._cache: list[tuple[Scenes, Tensor, Tensor, Tensor, Tensor]] = []
+
+    @torch.no_grad()
+    def _fill(self, rng: np.random.Generator, each: int) -> None:
+        for _ in range(self.CACHED // each):
+            scenes, frames = super().draw(rng, each)
+            looks = self.looks(scenes)
+            pixels, _ = self.painted(scenes, frames, *looks)
+            with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
+                parts = [self.encode(pixels[:, :, :CLIP_FRAMES]), self.encode(pixels[:, :, CLIP_FRAMES:])]
+            self._cache.append((scenes, frames, *looks, torch.cat(parts, dim=2).float()))
+
+    def draw(self, rng: np.random.Generator, batch: int) -> Any:
+        """Which of the batches that are kept."""
+        return int(rng.integers(2**31))
+
+    def loss(self, drawn: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of one batch and what is logged of it."""
+        if not self._cache:
+            self._fill(np.random.default_rng(drawn), self.BATCH)
+        scenes, frames, colour, ground, moments = self._cache[drawn % len(self._cache)]
+        with torch.no_grad():
+            pixels, weight = self.painted(scenes, frames, colour, ground)
+            mean, log_variance = moments.chunk(2, dim=1)
+            latents = mean + torch.exp(0.5 * log_variance.clamp(-30, 20)) * torch.randn_like(mean)
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
+            made = self.decode(latents).float()
+        close, psnr = self.distance(made, pixels, weight)
+        return close, {"close": close, "psnr_db": psnr}
 
 
 class AudioTrainer:
     """Waves through the audio VAE, one ear at a time."""
 
-    BATCH, LEARNING_RATE = 48, 1.0e-3
-    LATENTS = 48
+    BATCH, LEARNING_RATE = 48, 5.0e-4
+    LATENTS = 32
+    LATE_SHARE, STRANGE_SHARE = 0.15, 0.1
+    """Pieces that begin between latents, and pitches between ours: recordings that we do not know."""
 
     def __init__(self, device: torch.device) -> None:
         from diffusers import AutoencoderKLMiniMaxH3Audio
 
         warnings.simplefilter("ignore", FutureWarning)
         torch.manual_seed(0)
-        self.model: Any = AutoencoderKLMiniMaxH3Audio(**AUDIO_VAE).to(device)
+        self.model: Any = AutoencoderKLMiniMaxH3Audio(**AUDIO_VAE)
+        pieces = Painter(torch.device("cpu")).waves(Scenes.of([draw_scene(10**8 + k) for k in range(96)]))
+        whole = pieces.shape[-1] // SAMPLES_PER_LATENT * SAMPLES_PER_LATENT
+        audio_start.start(self.model, pieces[..., :whole].reshape(-1, SAMPLES_PER_LATENT))
+        self.model.to(device)
         self._device, self._painter = device, Painter(device)
 
     def draw(self, rng: np.random.Generator, batch: int) -> tuple[Scenes, Tensor]:
-        """Scenes, and for each ear, where a piece begins in samples; a quarter begins between latents."""
+        """Scenes, and for each ear, where a piece begins in samples."""
         scenes = Scenes.of([draw_scene(int(rng.integers(2**62))) for _ in range(batch // 2)])
         last = round(NUM_FRAMES / 24 * SAMPLE_RATE_HZ) - self.LATENTS * SAMPLES_PER_LATENT
         first = rng.integers(0, last // SAMPLES_PER_LATENT, batch) * SAMPLES_PER_LATENT
-        first = np.where(rng.random(batch) < 0.25, rng.integers(0, last, batch), first)
-        # Some pitches between ours, for recordings that we do not know.
-        strange = torch.from_numpy(rng.random(batch // 2) < 0.2)
+        first = np.where(rng.random(batch) < self.LATE_SHARE, rng.integers(0, last, batch), first)
+        strange = torch.from_numpy(rng.random(batch // 2) < self.STRANGE_SHARE)
         pitch = torch.from_numpy(rng.uniform(120, 1000, batch // 2).astype(np.float32))
         object.__setattr__(scenes, "pitch_hz", torch.where(strange, pitch, scenes.pitch_hz))
         return scenes, torch.from_numpy(first)
@@ -173,6 +258,34 @@ class AudioTrainer:
         snr = 10 * torch.log10((wave**2).mean() / squared)
         loss = 10 * close + 20 * squared + spectra + 1e-3 * spread
         return loss, {"close": close, "spectra": spectra, "kl": spread, "snr_db": snr, "latent_std": mean.std()}
+
+    @torch.no_grad()
+    def held_out(self, count: int = 32) -> dict[str, float]:
+        """Signal to noise of scenes that training does not draw, whole and by band."""
+        waves = self._painter.waves(Scenes.of(_held_out_scenes(count))).flatten(0, 1)[:, None]
+        made = torch.cat(
+            [self.model.decode(self.model.encode(part).latent_dist.mode()).sample for part in waves.split(8)]
+        )
+        made = made[..., : waves.shape[-1]]
+        told = {"snr_db": _ratio_db(waves, made - waves)}
+        wanted, error = (torch.fft.rfft(x[:, 0].double()) for x in (waves, made - waves))
+        hz = torch.fft.rfftfreq(waves.shape[-1], 1 / SAMPLE_RATE_HZ, device=wanted.device)
+        for low, high in pairwise(BANDS_HZ):
+            band = (hz >= low) & (hz < high)
+            told[f"snr_{low}_{high}_hz_db"] = _ratio_db(wanted[:, band].abs(), error[:, band].abs())
+        return told
+
+
+TRAINERS: dict[str, Any] = {"video": VideoTrainer, "decoder": DecoderTrainer, "audio": AudioTrainer}
+
+
+def _ratio_db(wanted: Tensor, error: Tensor) -> float:
+    return round(float(10 * torch.log10((wanted**2).mean() / (error**2).mean())), 2)
+
+
+def _held_out_scenes(count: int) -> list[Scene]:
+    scenes = (draw_scene(2 * 10**9 + k) for k in itertools.count())
+    return list(itertools.islice((scene for scene in scenes if scene.is_held_out), count))
 
 
 def _spectral_distance(made: Tensor, wave: Tensor) -> Tensor:
@@ -219,6 +332,7 @@ def run(
         averaged = {name: value.detach().clone() for name, value in model.state_dict().items()}
         step, spent = state["step"], state["spent"]
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.benchmark = True
     loss_of = _compiled(trainer) if compiled else trainer.loss
     source = batches(trainer.draw, batch, seed=step + 1, workers=4)
     first_step, shown = step, 0.0
@@ -251,6 +365,10 @@ def run(
             log.flush()
     # The averaged weights alone travel between runs: the optimizer's moments are soon found again.
     torch.save({"model": averaged, "step": step, "spent": spent + seconds}, output)
+    model.load_state_dict(averaged)
+    line = {"step": step, "held_out": trainer.held_out()}
+    print(json.dumps(line), flush=True)
+    log.write(json.dumps(line) + "\n")
 
 
 def _average(averaged: dict[str, Tensor], model: nn.Module, keep: float) -> None:

@@ -1,29 +1,58 @@
-"""The shipped miniature is what its builder writes, and gives a clip that can be looked at and listened to."""
+"""The shipped miniature is what its builder writes of the weights in it, and makes clips as captions say."""
 
 import filecmp
+import json
 from pathlib import Path
 
-import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 import omnireel.models.minimax_h3.facts
 from omnireel.api import Omni
-from omnireel.request import DiffusionSamplingParams
 
 pytestmark = pytest.mark.slow
 
 SHIPPED = Path(omnireel.models.minimax_h3.facts.__file__).parent / "mini"
-PROMPTS = ("a red ball bounces", "waves of the sea at night")
+CLIPS = 16
+LEAST_RIGHT = {"colour": 0.5, "pitch": 0.85, "pan": 0.85}
+"""Below what more captions gave (tools/mini_h3/runs) by what so few clips vary. Shape and motion are not learned yet."""
 
 
 def files_of(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
+def shipped(folder: str, name: str = "diffusion_pytorch_model.safetensors") -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = load_file(SHIPPED / folder / name)
+    return found
+
+
+def statistics() -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+    for medium, folder in (("video", "vae"), ("audio", "audio_vae")):
+        config = json.loads((SHIPPED / folder / "config.json").read_text())
+        found |= {f"{medium}_{kind}": torch.tensor(config[f"latents_{kind}"]) for kind in ("mean", "std")}
+    return found
+
+
 def test_the_builder_writes_the_shipped_files_byte_by_byte(tmp_path):
+    from tools.mini_h3.architecture import CONDITION_LAYER
     from tools.mini_h3.build import build
 
-    build(tmp_path / "mini", seed=0)
+    whole = shipped("text_encoder", "model.safetensors")
+    layers = {name.removeprefix("model.language_model."): value for name, value in whole.items()}
+    text = {
+        name: value for name, value in layers.items()
+        if name.startswith(("embed_tokens", *(f"layers.{k}." for k in range(CONDITION_LAYER))))
+    }  # fmt: skip
+    vision = {
+        name.removeprefix("model.visual."): value for name, value in whole.items() if name.startswith("model.visual.")
+    }
+    build(
+        tmp_path / "mini", video=shipped("vae"), audio=shipped("audio_vae"), clip=shipped("transformer"),
+        reference=shipped("transformer_ref"), text={"text": text, "vision": vision, **statistics()},
+    )  # fmt: skip
     names = files_of(SHIPPED)
     assert files_of(tmp_path / "mini") == names
     _, differing, unread = filecmp.cmpfiles(SHIPPED, tmp_path / "mini", names, shallow=False)
@@ -31,59 +60,13 @@ def test_the_builder_writes_the_shipped_files_byte_by_byte(tmp_path):
 
 
 def test_the_package_stays_small():
-    assert sum(path.stat().st_size for path in SHIPPED.rglob("*") if path.is_file()) < 25e6
+    assert sum(path.stat().st_size for path in SHIPPED.rglob("*") if path.is_file()) < 25 * 2**20
 
 
-@pytest.fixture(scope="module")
-def clips():
-    """Frames as int [T,H,W,3] and wave [2,N] for each prompt, all of one seed."""
-    with Omni("mini-h3") as omni:
-        results = omni.generate(list(PROMPTS), DiffusionSamplingParams(seed=3))
-    assert all(result.frames is not None and result.audio is not None for result in results)
-    return [(np.asarray(result.frames, int), np.asarray(result.audio)) for result in results]
+def test_clips_of_captions_that_training_did_not_see_are_as_they_say():
+    from tools.mini_h3.evaluate import cases, score
 
-
-def test_neighbouring_pixels_have_nearly_one_colour(clips):
-    for frames, _ in clips:
-        for axis in (1, 2):
-            assert np.abs(np.diff(frames, axis=axis)).mean() < 2
-
-
-def test_edges_of_patches_do_not_show(clips):
-    for frames, _ in clips:
-        steps = np.abs(np.diff(frames, axis=2)).mean((0, 1, 3))
-        assert steps[15::16].mean() < 1.5
-
-
-def test_the_picture_has_colours_and_they_change(clips):
-    for frames, _ in clips:
-        assert frames.std((1, 2)).mean() > 15
-        assert 1 < np.abs(np.diff(frames, axis=0)).mean() < 10
-
-
-def test_few_pixels_are_at_the_ends_of_the_range(clips):
-    for frames, _ in clips:
-        assert ((frames == 0) | (frames == 255)).mean() < 0.1
-
-
-def test_words_change_the_picture(clips):
-    assert np.abs(clips[0][0] - clips[1][0]).mean() > 5
-
-
-def test_the_sound_is_heard_and_does_not_hurt(clips):
-    for _, wave in clips:
-        assert -30 < 20 * np.log10(wave.std()) < -15
-        assert np.abs(wave).max() < 0.7
-        assert np.abs(wave.mean(1)).max() < 0.01
-
-
-def test_the_sound_lies_where_voices_lie(clips):
-    for _, wave in clips:
-        power = np.abs(np.fft.rfft(wave)) ** 2
-        hertz = np.fft.rfftfreq(wave.shape[1], 1 / 32000)
-        assert power[:, (hertz > 100) & (hertz < 1000)].sum() > 0.8 * power.sum()
-
-
-def test_the_two_ears_hear_different_things(clips):
-    for _, wave in clips:
-        assert np.corrcoef(wave)[0, 1] < 0.9
+    with Omni("mini-h3", dtype="float32") as omni:
+        told = score(omni, list(cases("t2va", CLIPS)), {})
+    wrong = {name: told[name] for name, least in LEAST_RIGHT.items() if told[name]["right"] < least}
+    assert not wrong
