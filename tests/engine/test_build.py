@@ -45,6 +45,21 @@ def test_a_recipe_remembers_attention_by_role_where_it_was_chosen():
     assert "diffusion_attention_config" not in engine_facts(worker_specs(plain)[0])
 
 
+@pytest.mark.parametrize("role", ["self", "minimax_h3.video_vae"])
+def test_attention_is_chosen_for_roles_that_the_model_has(role):
+    build_context(config(model="mini-h3", diffusion_attention_config={"per_role": {role: "torch_sdpa"}}))
+
+
+def test_a_role_that_no_layer_has_is_told_with_the_nearest():
+    with pytest.raises(
+        BadSetting, match=r"has the roles and categories minimax_h3.token_refiner, minimax_h3.video_vae, self"
+    ) as raised:
+        build_context(
+            config(model="mini-h3", diffusion_attention_config={"per_role": {"minimax_h3.vae": "torch_sdpa"}})
+        )
+    assert raised.value.hint == "did you mean 'minimax_h3.video_vae'?"
+
+
 def test_a_recipe_remembers_what_of_speed_moves_a_result_where_it_is_on():
     fast = config(compile_blocks="on", vae_encode_precision="float16", modulation_tables="on", overlap_frames="on")
     eager = config(compile_blocks="on", enforce_eager=True)

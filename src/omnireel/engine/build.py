@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from omnireel.engine.child import num_replicas
-from omnireel.errors import BadSetting, UnsupportedDevice
+from omnireel.errors import BadSetting, UnsupportedDevice, nearest
 from omnireel.models.discover import find_checkpoint
 from omnireel.models.hub import Hub
 from omnireel.models.protocol import BuildContext, Checkpoint
@@ -36,6 +36,8 @@ def build_context(config: ResolvedConfig) -> tuple[BuildContext, int]:
         hub=Hub(revision=config.model.revision, is_modelscope=config.model.use_modelscope),
         architecture=config.stages[0].facts.model_arch if len(config.stages) == 1 else None,
     )
+    if len(config.stages) == 1:
+        _check_roles(config, checkpoint)
     platform, index = find_device(config.model.device)
     dtype = platform.default_dtype if config.model.dtype == "auto" else config.model.dtype
     context = BuildContext(
@@ -114,6 +116,19 @@ def worker_specs(config: ResolvedConfig) -> tuple[WorkerSpec, ...]:
         )
         for rank, index in enumerate(_indices(config, context.platform, first))
     )
+
+
+def _check_roles(config: ResolvedConfig, checkpoint: Checkpoint) -> None:
+    """A role that no layer has would choose nothing, and nobody would notice."""
+    roles = checkpoint.facts.attention_roles
+    known = sorted({*roles, *roles.values()})
+    for name in config.attention.per_role if known else ():
+        if name not in known:
+            source = str(config.sources["diffusion_attention_config"])
+            close = nearest(name, known)
+            allowed = f"{checkpoint.facts.name} has the roles and categories {', '.join(known)}"
+            hint = f"did you mean {close!r}?" if close else ""
+            raise BadSetting("diffusion_attention_config.per_role", name, source, allowed, hint=hint)
 
 
 def _speed(acceleration: Acceleration, platform_name: str) -> dict[str, str]:

@@ -138,8 +138,10 @@ class VideoVae:
             if bool(torch.isfinite(moments).all()):
                 return moments
             logger.warning("the video encoder overflows in half precision: encoding in float32")
-        with _convolutions(has_tf32=self._precision == "tf32"):
-            return encode()
+        # In float32 tiles go one by one, as in the reference: of several a library might choose another algorithm.
+        has_tf32 = self._precision == "tf32"
+        with _convolutions(has_tf32=has_tf32):
+            return encode(tile_batch=self._tile_batch if has_tf32 else 1)
 
     @property
     def _tile_batch(self) -> int:
