@@ -1,6 +1,6 @@
 """Real processes, killed and stopped at every phase: every request ends once, and nothing is left behind.
 
-The trials and the soak are long (`pytest -m soak --log-cli-level info` shows figures); the variable TRIALS says how many
+The trials and the soak are long (`pytest -m soak --log-cli-level warning` shows figures); the variable TRIALS says how many
 trials there are.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 from tests.support.engines import Heard, engine_of
-from tests.support.processes import alive, children, open_files, resident_mb, shared_names, until
+from tests.support.processes import alive, children, open_files, proportional_mb, resident_mb, shared_names, until
 
 from omnireel.engine.orchestrator import Engine
 from omnireel.engine.result import GenerationResult
@@ -189,7 +189,7 @@ def test_trials(nothing_left, tmp_path, name, flags, share):
     try:
         for number in range(max(1, round(TRIALS * share))):
             trials.run()
-            logger.info("%d: %s, seen after %.2f s", number, dict(trials.outcomes), max(trials.seen_seconds))
+            logger.warning("%d: %s, seen after %.2f s", number, dict(trials.outcomes), max(trials.seen_seconds))
     finally:
         trials.engine.close()
     assert not trials.engine.is_alive
@@ -214,8 +214,33 @@ def test_memory_stays_flat(nothing_left, name, count, warm):
     for which in (0, 1):
         series = [pair[which] for pair in sizes]
         early, late = max(series[warm : 2 * warm]), max(series[-warm:])
-        logger.info("%s: %s %.1f MiB then %.1f MiB", name, ("front", "worker")[which], early, late)
+        logger.warning("%s: %s %.1f MiB then %.1f MiB", name, ("front", "worker")[which], early, late)
         assert late <= 1.02 * early
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_a_large_clip_is_never_there_twice(nothing_left, tmp_path):
+    engine = engine_with(MODELS["toy"])
+    peaks: list[float] = []
+    try:
+        submitted(engine, request(MODELS["toy"], 0)).result()
+        (worker,) = pids(engine)
+        before = proportional_mb() + proportional_mb(worker)
+        sampling = DiffusionSamplingParams(height=768, width=1024, num_frames=240, num_inference_steps=2, seed=1)
+        heard = submitted(
+            engine, GenerationRequest(prompt="a kite", sampling=sampling, output=OutputSpec(path=tmp_path / "a.mp4"))
+        )
+        while not heard.finals:
+            peaks.append(proportional_mb() + proportional_mb(worker) - before)
+            time.sleep(0.05)
+        result = heard.result()
+    finally:
+        engine.close()
+    assert result.frames is not None
+    clips = max(peaks) / (result.frames.nbytes / 2**20)
+    logger.warning("both processes held %.3f clips at most", clips)
+    assert clips < 1.5
 
 
 @pytest.mark.slow

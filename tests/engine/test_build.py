@@ -7,8 +7,12 @@ import pytest
 from omnireel.config import resolve
 from omnireel.engine.build import build_context, engine_facts, worker_specs
 from omnireel.engine.message import Kind, StageMessage, from_parts, to_parts
-from omnireel.errors import BadSetting, UnknownModel
+from omnireel.errors import BadSetting, UnknownModel, UnsupportedDevice
 from omnireel.models.discover import topology_of
+from omnireel.platforms import DeviceInfo
+from omnireel.platforms.cpu import Cpu
+
+DEVICE = DeviceInfo(index=0, name="one", total_bytes=1, capability="")
 
 
 def config(**flags):
@@ -78,6 +82,19 @@ def test_a_replica_is_made_of_plain_data_that_can_be_sent():
 
 def test_replicas_share_a_processor():
     assert [spec.context.device for spec in worker_specs(config(num_replicas=2))] == ["cpu", "cpu"]
+
+
+def test_replicas_have_devices_of_their_own_in_order_or_as_named(monkeypatch):
+    monkeypatch.setattr(Cpu, "devices", lambda self: (DEVICE,) * 4)
+    assert [spec.device_index for spec in worker_specs(config(num_replicas=2, devices="3, 1"))] == [3, 1]
+    with pytest.raises(UnsupportedDevice, match=r"devices 1, 4 of cpu.*have 4"):
+        worker_specs(config(num_replicas=2, devices="1,4"))
+
+
+@pytest.mark.parametrize("devices", ["0,0", "0", "0,1,2", "a,b", "0,-1", ""])
+def test_devices_that_are_not_one_a_replica_are_refused(devices):
+    with pytest.raises(BadSetting, match="must name 2 devices by different indices"):
+        worker_specs(config(num_replicas=2, devices=devices))
 
 
 def test_a_batch_that_the_model_does_not_take_is_refused():

@@ -40,6 +40,12 @@ def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
+def proportional_mb(pid: int | None = None) -> float:
+    """Memory of a process in MiB, pages that several processes share divided among them."""
+    lines = Path(f"/proc/{os.getpid() if pid is None else pid}/smaps_rollup").read_text().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+
+
 def resident_mb(pid: int | None = None) -> float:
     """Memory of a process in MiB, shared pages included."""
     lines = Path(f"/proc/{os.getpid() if pid is None else pid}/status").read_text().splitlines()
