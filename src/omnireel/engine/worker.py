@@ -40,8 +40,10 @@ _FOREVER = 3600.0
 
 def main(descriptor: int) -> None:
     """The whole life of a worker process; `descriptor` is its end of the engine's socket."""
-    # The terminal's Ctrl-C goes to everybody; the engine decides what becomes of its workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A terminal's Ctrl-C and the SIGTERM of a service manager go to everybody, and the engine may want to finish what runs
+    # first; its end, however it comes, ends the worker.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
     link = SocketLink(socket.socket(fileno=descriptor))
     Worker(link).serve()
     sys.stdout.flush()

@@ -117,6 +117,16 @@ def test_a_killed_worker_fails_its_request_and_is_started_again(start):
     assert pid_of(engine) != pid
 
 
+def test_signals_that_go_to_everybody_leave_it_to_the_engine_to_stop(start):
+    engine = start(**QUICK)
+    heard = submitted(engine, extra_args=SLOW)
+    until(lambda: heard.steps)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(pid_of(engine), number)
+    heard.result()
+    assert engine.health.replicas[0].restarts == 0
+
+
 def test_an_idle_worker_that_dies_is_replaced_before_anybody_asks(start):
     engine = start(**QUICK)
     pid = pid_of(engine)
