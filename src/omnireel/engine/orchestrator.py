@@ -390,7 +390,7 @@ class Engine:
         lane.front.put(partial(self._finish, ticket, outcome, lane))
 
     def _finish(self, ticket: Ticket, report: RunReport, lane: Lane) -> None:
-        with request_scope(ticket.request_id, "mux"):
+        with request_scope(ticket.request_id, f"{lane.spec.stage}.mux".lstrip(".")):
             try:
                 result = self._result(ticket, report, lane)
             except OmniReelError as error:
