@@ -69,6 +69,20 @@ def test_a_worker_makes_the_clip_that_this_process_makes_and_steps_are_told(star
     assert not alive(pid)
 
 
+@pytest.mark.soak
+def test_mini_h3_makes_the_same_clip_in_a_worker_and_after_a_restart(start):
+    asked = {"seed": 7, "height": 64, "width": 64, "num_frames": 96, "num_inference_steps": 2}
+    here = submitted(start(model="mini-h3", num_threads=1), **asked).result().recipe
+    engine = start(**QUICK, model="mini-h3", num_threads=1)
+    there = submitted(engine, **asked).result().recipe
+    os.kill(pid_of(engine), signal.SIGKILL)
+    until(lambda: engine.health.replicas[0].restarts and engine.health.is_ready)
+    again = submitted(engine, **asked).result().recipe
+    assert (here.frames_digest, here.wave_digest) == (there.frames_digest, there.wave_digest)
+    assert (here.frames_digest, here.wave_digest) == (again.frames_digest, again.wave_digest)
+    assert here.weights_digest == there.weights_digest == again.weights_digest
+
+
 def test_large_frames_come_in_shared_memory_and_leave_no_name(start):
     before = set(Path("/dev/shm").iterdir())
     result = submitted(start(**QUICK), height=512, width=512, num_frames=48).result()
