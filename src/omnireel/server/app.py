@@ -9,13 +9,13 @@ from fastapi.openapi.utils import get_openapi
 from starlette.middleware.cors import CORSMiddleware
 
 from omnireel import __version__
-from omnireel.server import files, health, models, problem, unserved, videos
+from omnireel.server import files, health, models, playground, problem, unserved, videos
 from omnireel.server.door import Door
 
 if TYPE_CHECKING:
     from omnireel.server.service import Service
 
-ROUTERS = (videos.router, models.router, files.router, health.router, unserved.router)
+ROUTERS = (videos.router, models.router, files.router, health.router, unserved.router, playground.router)
 _SHOWN_HEADERS = ("X-Request-Id", "Retry-After", "openai-poll-after-ms")
 
 
