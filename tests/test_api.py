@@ -474,3 +474,29 @@ def test_a_task_that_is_cancelled_while_media_are_decoded_leaves_nothing_running
 def test_figures_are_to_be_had_without_a_server(omni):
     omni.generate("a kite", SMALL)
     assert 'omnireel_requests_total{status="ok",task="t2va"} 1.0' in omni.metrics()
+
+
+@pytest.mark.parametrize("async_chunk", [False, True])
+def test_a_pipeline_of_stages_is_used_as_a_model_is(async_chunk):
+    stages = []
+    with Omni(pipeline="toy_story", device="cpu", async_chunk=async_chunk) as omni:
+        results = omni.generate(
+            ["a kite", "a kite", "a ball"], SMALL, on_event=lambda event: stages.append(event.stage)
+        )
+        assert 'omnireel_requests_total{status="ok",task="t2va"} 3.0' in omni.metrics()
+    same, again, other = (result.frames for result in results)
+    assert same is not None
+    assert (same == again).all()
+    assert (same != other).any()
+    assert {stage: stages.count(stage) for stage in set(stages)} == {"words": 18, "levels": 18, "scene": 18}
+
+
+def test_a_pipeline_of_stages_can_be_awaited():
+    async def main():
+        async with AsyncOmni(pipeline="toy_story", device="cpu") as omni:
+            return [event async for event in omni.generate("a kite", SMALL)]
+
+    *steps, result = asyncio.run(main())
+    assert len(steps) == 18
+    assert isinstance(result, GenerationResult)
+    assert {"words.denoise", "denoise"} <= result.stage_durations.keys()

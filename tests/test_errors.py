@@ -54,3 +54,7 @@ def test_an_unknown_model_names_the_nearest_and_all():
 def test_nothing_is_near_to_nonsense():
     assert nearest("qqqqq", ["seed", "steps"]) is None
     assert nearest("sead", ["seed", "steps"]) == "seed"
+
+
+def test_an_unknown_model_lists_nothing_where_nothing_is_known():
+    assert UnknownModel("mini-h4", []).message == "unknown model 'mini-h4'"

@@ -117,7 +117,7 @@ class UnknownModel(ClientError):
         names = sorted(known)
         close = nearest(model, names)
         super().__init__(
-            f"unknown model {model!r}; known here: {', '.join(names)}",
+            f"unknown model {model!r}" + (f"; known here: {', '.join(names)}" if names else ""),
             hint=hint or (f"did you mean {close!r}?" if close else "give a known name or a checkpoint directory"),
             details={"model": model, "known": names},
         )
