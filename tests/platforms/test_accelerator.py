@@ -40,6 +40,12 @@ def test_memory_and_waiting_are_those_of_the_index(kind):
     assert kind.runtime().calls == [("synchronize", 1), ("init", None), ("reset", 1), ("empty", None)]
 
 
+def test_a_device_is_the_current_one_within_its_block(kind):
+    with kind.use(1):
+        kind.synchronize(1)
+    assert kind.runtime().calls == [("enter", 1), ("synchronize", 1), ("leave", 1)]
+
+
 @pytest.mark.parametrize(
     "error",
     [torch.OutOfMemoryError("XX out of memory. Tried to allocate 2.50 GiB. Card 0 has ..."), MemoryError()],

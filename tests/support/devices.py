@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -43,6 +45,12 @@ class Runtime:
 
     def mem_get_info(self, index: int) -> tuple[int, int]:
         return (index + 3) * MEBIBYTE, 64 * MEBIBYTE
+
+    @contextmanager
+    def device(self, index: int) -> Iterator[None]:
+        self.calls.append(("enter", index))
+        yield
+        self.calls.append(("leave", index))
 
     def empty_cache(self) -> None:
         self.calls.append(("empty", None))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -66,6 +67,11 @@ class Accelerator(ABC):
     def device(self, index: int = 0) -> torch.device:
         """The torch device of an index."""
         return torch.device(self.torch_name, index)
+
+    def use(self, index: int = 0) -> AbstractContextManager[object]:
+        """See `Platform.use`; the thread's own comes back afterwards."""
+        context: AbstractContextManager[object] = self.runtime().device(index)
+        return context
 
     def synchronize(self, index: int = 0) -> None:
         """Waits for every stream of the device."""

@@ -8,6 +8,7 @@ import re
 import resource
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import torch
@@ -46,6 +47,10 @@ class Cpu:
     def device(self, index: int = 0) -> torch.device:
         """The processor, whatever the index."""
         return torch.device("cpu")
+
+    def use(self, index: int = 0) -> AbstractContextManager[object]:
+        """It always is."""
+        return nullcontext()
 
     def synchronize(self, index: int = 0) -> None:
         """Nothing to wait for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -65,6 +66,12 @@ class Platform(Protocol):
 
     def device(self, index: int = 0) -> torch.device:
         """The torch device of an index."""
+        ...
+
+    def use(self, index: int = 0) -> AbstractContextManager[object]:
+        """Within this block the device is the current one of the calling thread, which kernels and libraries ask for that are
+        not told of any.
+        """
         ...
 
     def synchronize(self, index: int = 0) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import pytest
 from tests.support.engines import TakingFeed, ticket
 
@@ -10,6 +12,7 @@ from omnireel.engine.build import worker_specs
 from omnireel.engine.executors.inline import InlineExecutor
 from omnireel.errors import BadCheckpoint, EngineError, OutOfMemory
 from omnireel.models.toy.pipeline import ToyPipeline
+from omnireel.platforms.cpu import Cpu
 
 
 def executor():
@@ -29,6 +32,34 @@ def test_it_runs_a_request_once_started():
     one.start()
     assert ran(one).output.frames is not None
     assert one.weights_digest == ""
+
+
+def test_its_device_is_the_current_one_while_it_loads_and_runs(monkeypatch):
+    seen: list[object] = []
+
+    @contextmanager
+    def use(self, index=0):
+        seen.append(index)
+        yield
+        seen.append("back")
+
+    build, step = ToyPipeline.build, ToyPipeline.step
+
+    def noted_build(context):
+        seen.append("loads")
+        return build(context)
+
+    def noted_step(self, state):
+        seen.append("steps")
+        return step(self, state)
+
+    monkeypatch.setattr(Cpu, "use", use)
+    monkeypatch.setattr(ToyPipeline, "build", noted_build)
+    monkeypatch.setattr(ToyPipeline, "step", noted_step)
+    one = executor()
+    one.start()
+    ran(one)
+    assert seen == [0, "loads", "back", 0, *["steps"] * 4, "back"]
 
 
 def test_it_lets_the_model_go():

@@ -55,7 +55,8 @@ class InlineExecutor:
         start = time.perf_counter()
         platform = self._context.platform
         try:
-            pipeline = load_pipeline(self._context)
+            with platform.use(self._index):
+                pipeline = load_pipeline(self._context)
         except (RuntimeError, MemoryError) as error:
             typed = platform.out_of_memory(error, "loading the model", self._index)
             if typed is None:
@@ -79,7 +80,8 @@ class InlineExecutor:
         """See `Executor.execute`."""
         if self._runner is None:
             raise EngineError("the executor is not started")
-        self._runner.run(tickets, feed)
+        with self._context.platform.use(self._index):
+            self._runner.run(tickets, feed)
 
     def check(self, waited_seconds: float) -> None:
         """It is where this process is."""
