@@ -138,9 +138,13 @@ class Parts(Speed):
 
     @property
     def backends(self) -> list[str]:
-        """Attention backends to compare, the likeliest first."""
-        wanted = self.arguments.backends or [FLASH, CUDNN]
-        there = [item.name for item in all_backends() if why_unavailable(item, self.place) is None]
+        """Attention backends to compare, the likeliest first; those that have the model's heads."""
+        wanted, heads = self.arguments.backends or [FLASH, CUDNN], self.config.attention_head_dim
+        there = [
+            item.name
+            for item in all_backends()
+            if why_unavailable(item, self.place) is None and (not item.can.head_dims or heads in item.can.head_dims)
+        ]
         return [name for name in wanted if name in there] or [PLAIN_ATTENTION]
 
     @property
@@ -256,9 +260,9 @@ class Parts(Speed):
         if self.kind == "cpu":
             weights = {name: tensor.float() for name, tensor in weights.items()}
         repeats = 30 if self.kind == "cuda" else 3
-        others = {eager: self.theirs(config, weights, MINI_SHAPE, repeats, eager=eager) for eager in (True, False)}
         inputs = make_inputs(config, MINI_SHAPE, self.kind)
         with self.own(config, weights):
+            others = {eager: self.theirs(config, weights, MINI_SHAPE, repeats, eager=eager) for eager in (True, False)}
             for mode in self.modes:
                 for has_graph in (False, True):
                     name = f"mini {mode.name}{', as a graph' if has_graph else ''}"

@@ -338,7 +338,9 @@ def test_block_sparse_attention_serves_the_steps_and_layers_that_it_may(monkeypa
     module.__spec__ = ModuleSpec("mindiesd", None)
     module.sparse_attention, module.attention_forward = sparse_attention, attention_forward
     monkeypatch.setitem(sys.modules, "mindiesd", module)
-    # Blocks as small as the clip.
+    # Blocks as small as the clip, and heads as small as the model's.
+    can = dataclasses.replace(rainfusion_attn.BACKEND.can, head_dims=())
+    monkeypatch.setattr(type(rainfusion_attn.BACKEND), "can", can)
     monkeypatch.setattr(rainfusion_attn, "BLOCK", 4)
     monkeypatch.setattr(rainfusion_attn, "MIN_BLOCKS", 1)
     told = AttentionSpec(
