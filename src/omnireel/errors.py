@@ -264,7 +264,7 @@ class NotAvailable(SetupError):
 
     def __init__(self, name: str, value: object, source: str, feature: str) -> None:
         super().__init__(
-            f"{name} = {_shown(value)} (from {source}) is not available: this version has no {feature}",
+            f"{name} = {_shown(value)} (from {source}) is not available: it needs {feature}, which this version does not have",
             hint=f"leave {name} out",
             details={"name": name, "value": _shown(value), "source": source, "feature": feature},
         )

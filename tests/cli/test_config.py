@@ -126,10 +126,10 @@ def test_a_part_needs_its_value(omnireel, flag):
     [
         (["--usp", "2"], "ulysses_degree = 2 (from flag --ulysses-degree) is not available"),
         (["--parallel-config.tensor-parallel-size", "2"], "tensor_parallel_size = 2 (from flag --parallel-config"),
-        (["--enable-cpu-offload"], "this version has no offloading"),
+        (["--enable-cpu-offload"], "it needs offloading, which this version does not have"),
         (["--dlo-no-use-allgather"], "dlo_use_allgather = False"),
-        (["--cache-config.rel_l1_thresh", "0.2"], "this version has no step caches"),
-        (["--quantization", "fp8"], "this version has no quantisation"),
+        (["--cache-config.rel_l1_thresh", "0.2"], "it needs step caches, which"),
+        (["--quantization", "fp8"], "it needs quantisation, which"),
         (["--stage-0-streaming-output"], "stage flag --stage-0-streaming-output"),
         (["--stage-1-dtype", "auto"], "diffusion has stage 0 alone"),
         (["--stage-0-max-model-len", "9"], "stage 0 (diffusion) does not have max_model_len"),

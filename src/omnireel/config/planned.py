@@ -49,9 +49,11 @@ class LanguageSpec:
 class LoadSpec:
     """Where weights and tokenizers come from and how they are read."""
 
-    model_arch: str | None = setting(None, "class that runs, instead of the checkpoint's", pending="this choice")
+    model_arch: str | None = setting(
+        None, "class that runs, instead of the checkpoint's", pending="a choice of classes"
+    )
     model_class_name: str | None = setting(
-        None, "pipeline class, instead of the checkpoint's", stages=_DIFFUSION, pending="this choice"
+        None, "pipeline class, instead of the checkpoint's", stages=_DIFFUSION, pending="a choice of classes"
     )
     tokenizer: str | None = setting(None, "tokenizer, where it is not the model's", stages=_LM, pending=_ENGINE)
     tokenizer_subdir: str | None = setting(
@@ -255,9 +257,11 @@ class OffloadSpec:
         None, "device memory to plan for, auto or a size", metavar="auto|24GiB", pending="memory plans"
     )
     vae_use_tiling: bool | None = setting(
-        None, "decode in tiles; MiniMax-H3 always does", pending="this choice", idle=(True,)
+        None, "decode in tiles; MiniMax-H3 always does", pending="a choice of tiling", idle=(True,)
     )
-    vae_use_slicing: bool | None = setting(None, "decode one clip of a batch after another", pending="this choice")
+    vae_use_slicing: bool | None = setting(
+        None, "decode one clip of a batch after another", pending="a choice of slicing"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +285,7 @@ class DiffusionSpec:
         None, "where the second expert takes over", minimum=0, maximum=1, pending="models of two experts"
     )
     max_generated_image_size: int | None = setting(
-        None, "most pixels of a picture", unit="px", minimum=1, pending="this limit"
+        None, "most pixels of a picture", unit="px", minimum=1, pending="a limit of pixels"
     )
     engine_backend: str = setting("default", "engine of the stage", pending="another engine")
     diffusion_model_runner_cls: str | None = setting(None, "class of the runner", pending="another runner")
@@ -290,7 +294,7 @@ class DiffusionSpec:
     )
     enable_session_state_manager: bool = setting(False, "keep tensors of sessions", pending="sessions")
     supports_mixed_reference_inputs: bool = setting(
-        False, "take references of several kinds in one request", pending="this switch"
+        False, "take references of several kinds in one request", pending="a switch for references"
     )
 
 
@@ -310,7 +314,7 @@ class PipelineSpec:
     """What holds for a pipeline as a whole."""
 
     output_modalities: tuple[str, ...] | None = setting(
-        None, "kinds of output that are made", pending="choice of outputs"
+        None, "kinds of output that are made", pending="a choice of outputs"
     )
     stage_id: int | None = setting(None, "the one stage to run here", minimum=0, pending=_ALONE)
     headless: bool = setting(False, "run a stage without a server", pending=_ALONE)

@@ -38,5 +38,5 @@ def test_several_replicas_in_one_process_are_refused():
 
 
 def test_what_does_not_exist_yet_is_told():
-    with pytest.raises(NotAvailable, match="no Ray"):
+    with pytest.raises(NotAvailable, match="it needs Ray"):
         kinds(distributed_executor_backend="ray")
