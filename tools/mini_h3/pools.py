@@ -37,6 +37,8 @@ CLIP_FRAMES, TAIL_FRAMES = 17, 5
 SEQUEL_FRAMES = (39, NUM_FRAMES)
 """How long the clips are that are gone on with."""
 RECORDING_LATENTS = 178
+AT_ONCE = 16
+"""Scenes that are encoded side by side."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -76,6 +78,10 @@ class Encoders:
         self._audio: Any = AutoencoderKLMiniMaxH3Audio(**architecture.AUDIO_VAE)
         self._audio.load_state_dict(audio_state)
         self._video.to(device).eval()
+        if device.type == "cuda":
+            # Convolutions of few channels at full resolution are what takes time.
+            self._video.encoder.to(memory_format=torch.channels_last_3d)
+            torch.backends.cudnn.benchmark = True
         self._audio.to(device).eval()
         self._vision = vision
         self._mean = torch.tensor(PIXEL_MEAN, device=device).view(1, 3, 1, 1, 1)
@@ -123,6 +129,8 @@ class Encoders:
         return mean, torch.exp(0.5 * log_variance.clamp(-30, 20))
 
     def _encoded(self, pixels: Tensor) -> Tensor:
+        if pixels.is_cuda:
+            pixels = pixels.contiguous(memory_format=torch.channels_last_3d)
         made: Tensor = self._video.quant_conv(self._video.encoder(pixels))
         return made
 
@@ -187,8 +195,8 @@ def clip_pool(encoders: Encoders, rng: np.random.Generator, count: int, *, other
     """video [768,96], audio [2,178,32], key [2,24,96] and key_seen [2,24,C] of first and last frame."""
     pool = Pool(scenes=_scenes(rng, count, NUM_FRAMES, other_pitch=other_pitch))
     every = torch.arange(NUM_FRAMES)
-    for first in range(0, count, 8):
-        part = Scenes.of(pool.scenes[first : first + 8])
+    for first in range(0, count, AT_ONCE):
+        part = Scenes.of(pool.scenes[first : first + AT_ONCE])
         pixels = encoders.frames(part, every.expand(len(part), -1))
         ends = pixels[:, :, [0, -1]].transpose(1, 2).flatten(0, 1)[:, :, None]
         pool.add(
@@ -208,8 +216,8 @@ def sequel_pool(encoders: Encoders, rng: np.random.Generator, count: int, num_gi
     shown = torch.arange(0, num_given, 12)
     shown = torch.cat([shown, shown[-1:]]) if len(shown) % 2 else shown
     kept = aligned_frames(num_given)
-    for first in range(0, count, 4):
-        part = Scenes.of(pool.scenes[first : first + 4])
+    for first in range(0, count, AT_ONCE // 2):
+        part = Scenes.of(pool.scenes[first : first + AT_ONCE // 2])
         pixels = encoders.frames(part, torch.arange(num_given + NUM_FRAMES).expand(len(part), -1))
         waves = encoders.painter.waves(part)
         cut = round(num_given / 24 * 32_000)

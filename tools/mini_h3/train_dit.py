@@ -1,10 +1,11 @@
 """Trains the DiTs and the text encoder of mini-h3 on latents of scenes.
 
-    python tools/mini_h3/train_dit.py --video VIDEO.pt --audio AUDIO.pt --output FOLDER --seconds 900
+    python tools/mini_h3/train_dit.py --video VIDEO.pt --audio AUDIO.pt --output FOLDER --seconds 900 [--resume FOLDER]
 
 First one DiT learns every task together with the text encoder, then two copies of it go apart: `clip.pt` (text and
-keyframes) and `reference.pt`, with the text encoder held still, for they share it. What is saved are averages over the
-last steps. Rectified flow as the served model has it: x = (1 - s) clean + s noise, v = clean - noise, the picture at the
+keyframes) and `reference.pt`, with the text encoder held still, for they share it. What is saved, every minute and at the end
+of a phase, are averages over the last steps. `--resume` goes on from the `base.pt` and `text.pt` of an earlier run, with its statistics
+of latents, for which the encoders must be the same. Rectified flow as the served model has it: x = (1 - s) clean + s noise, v = clean - noise, the picture at the
 shifted level 12u / (1 + 11u), the sound at 3u / (1 + 2u). Letters: B documents, L text rows, C channels.
 """
 
@@ -34,8 +35,10 @@ APART = 0.15
 """Requests whose sound is at another point of its schedule than their picture."""
 HELD = 0.999
 RATE = 1.0e-3
+SAVED_EVERY_SECONDS = 60
+STATISTICS = ("video_mean", "video_std", "audio_mean", "audio_std")
 SHARES = {"base": 0.5, "clip": 0.23, "reference": 0.27}
-POOLS = {"clips": 9000, "strange": 2500, "sequels39": 1500, "sequels107": 1500, "pictures": 60, "squares": 40,
+POOLS = {"clips": 9000, "strange": 2500, "sequels39": 1000, "sequels107": 1000, "pictures": 60, "squares": 40,
          "recordings": 150}  # fmt: skip
 """Scenes in each pool; of pictures and recordings, how many of each look or pitch."""
 
@@ -47,7 +50,9 @@ def main() -> None:
     parser.add_argument("--audio", type=Path, required=True)
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--seconds", type=float, required=True, help="in all, pools counted")
+    parser.add_argument("--resume", type=Path, help="folder of an earlier run")
     parser.add_argument("--pool-share", type=float, default=1.0)
+    parser.add_argument("--pool-seed", type=int, default=7, help="another one shows a run that goes on other scenes")
     parser.add_argument("--small", action="store_true", help="a few requests a batch, to try it on a CPU")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -61,26 +66,52 @@ def main() -> None:
         torch.load(path, map_location="cpu", weights_only=True)["model"] for path in (arguments.video, arguments.audio)
     ]
     encoders = pools.Encoders(states[0], states[1], vision, device)
-    encoders.measure()
-    statistics = {
-        name: getattr(encoders, name).cpu() for name in ("video_mean", "video_std", "audio_mean", "audio_std")
-    }
-    made = make_pools(encoders, arguments.pool_share, log)
+    earlier = _earlier(arguments.resume)
+    if earlier:
+        text.load_state_dict(earlier["text"])
+        vision.load_state_dict(earlier["vision"])
+        for name in STATISTICS:
+            setattr(encoders, name, earlier[name].to(device))
+    else:
+        encoders.measure()
+    statistics = {name: getattr(encoders, name).cpu() for name in STATISTICS}
+    made = make_pools(encoders, arguments.pool_share, log, seed=arguments.pool_seed)
     spent = time.perf_counter() - begin
     log.write(event="pools", scenes={name: len(pool.scenes) for name, pool in made.items()})
     trainer = Trainer(made, text, device, log, small=arguments.small)
     left = arguments.seconds - spent - 10
-    trainer.phase("base", batches.BASE_MIX, seconds=SHARES["base"] * left, with_text=True, last_rate=0.6)
-    shared = {"text": trainer.averaged_text(), "vision": vision.state_dict(), **statistics}
-    torch.save(shared, arguments.output / "text.pt")
-    torch.save(_halved(trainer.averaged), arguments.output / "base.pt")
+    if earlier:
+        trainer.model.load_state_dict(earlier["model"])
+
+    def save_base() -> None:
+        shared = {"text": trainer.averaged_text(), "vision": vision.state_dict(), **statistics}
+        _save(shared, arguments.output / "text.pt")
+        _save(_halved(trainer.averaged), arguments.output / "base.pt")
+
+    seconds = {name: share * left for name, share in SHARES.items()}
+    trainer.phase("base", batches.BASE_MIX, seconds=seconds["base"], with_text=True, last_rate=0.6, save=save_base)
     kept = trainer.averaged, trainer.moments()
     for name, mix in (("clip", batches.CLIP_MIX), ("reference", batches.REFERENCE_MIX)):
         trainer.restart(*kept)
-        trainer.phase(name, mix, seconds=SHARES[name] * left, with_text=False, last_rate=0.01)
-        torch.save(trainer.averaged, arguments.output / f"{name}.pt")
-        log.write(event="saved", phase=name)
+
+        def save(path: Path = arguments.output / f"{name}.pt") -> None:
+            _save(trainer.averaged, path)
+
+        trainer.phase(name, mix, seconds=seconds[name], with_text=False, last_rate=0.01, save=save)
     (arguments.output / "done").touch()
+
+
+def _earlier(folder: Path | None) -> dict[str, Any]:
+    if folder is None:
+        return {}
+    shared: dict[str, Any] = torch.load(folder / "text.pt", map_location="cpu", weights_only=True)
+    return {**shared, "model": torch.load(folder / "base.pt", map_location="cpu", weights_only=True)}
+
+
+def _save(state: Any, path: Path) -> None:
+    """Whole or not at all: the machine may go at any time."""
+    torch.save(state, path.with_suffix(".part"))
+    path.with_suffix(".part").rename(path)
 
 
 class Log:
@@ -117,12 +148,12 @@ def new_text_encoder() -> tuple[Any, Any]:
     return text, vision.eval()
 
 
-def make_pools(encoders: pools.Encoders, share: float, log: Log) -> dict[str, pools.Pool]:
+def make_pools(encoders: pools.Encoders, share: float, log: Log, *, seed: int) -> dict[str, pools.Pool]:
     """All pools of POOLS, encoded on the device."""
     encoders._vision.to(encoders.device)
     made = {}
     for k, (name, count) in enumerate(POOLS.items()):
-        rng = np.random.default_rng([7, k])
+        rng = np.random.default_rng([seed, k])
         wanted = max(1 if name in ("pictures", "squares", "recordings") else 8, round(count * share))
         if name in ("clips", "strange"):
             made[name] = pools.clip_pool(encoders, rng, wanted, other_pitch=name == "strange")
@@ -200,8 +231,17 @@ class Trainer:
         """Of the text encoder."""
         return {name: value.cpu() for name, value in self._averaged_text.items()}
 
-    def phase(self, name: str, mix: dict[str, int], *, seconds: float, with_text: bool, last_rate: float) -> None:
-        """Trains on a mix for so long; the rate falls along a cosine to `last_rate` of what it is."""
+    def phase(
+        self,
+        name: str,
+        mix: dict[str, int],
+        *,
+        seconds: float,
+        with_text: bool,
+        last_rate: float,
+        save: Callable[[], None],
+    ) -> None:
+        """Trains on a mix for so long, and saves now and then; the rate falls along a cosine to `last_rate` of what it is."""
         if self._small:
             mix = dict.fromkeys(mix, 1)
         for parameter in self.text.parameters():
@@ -211,7 +251,7 @@ class Trainer:
             self._averaged_text = {key: value.detach().clone() for key, value in self.text.state_dict().items()}
         source = self._source(mix)
         first = next(source)
-        begin, shown = time.perf_counter(), 0.0
+        begin, shown, saved = time.perf_counter(), 0.0, 0.0
         first_step, total = self._step, torch.zeros(2, device=self._device)
         counted = 0
         while (now := time.perf_counter() - begin) < seconds:
@@ -235,6 +275,11 @@ class Trainer:
                 self._log.write(phase=name, step=self._step, picture=round(picture, 4), sound=round(sound, 4))
                 shown, counted = now, 0
                 total.zero_()
+            if now - saved > SAVED_EVERY_SECONDS:
+                save()
+                saved = now
+        save()
+        self._log.write(event="saved", phase=name)
 
     def _average(self, keep: float, with_text: bool) -> None:
         pairs = [(self.averaged, self.model)] + ([(self._averaged_text, self.text)] if with_text else [])
@@ -245,7 +290,7 @@ class Trainer:
                 torch._foreach_lerp_([averaged[key] for key in names], [state[key] for key in names], 1 - keep)
 
     def _source(self, mix: dict[str, int]) -> Iterator[batches.Batch]:
-        workers = 0 if self._small else 12
+        workers = 12 if self._device.type == "cuda" and not self._small else 0
         drawer = batches.Drawer(self._scenes, mix, seed=self._step + 11)
         loader: Any = torch.utils.data.DataLoader(
             drawer, batch_size=None, num_workers=workers, prefetch_factor=6 if workers else None,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tools.mini_h3.build import write_tokenizer
-from tools.mini_h3.train_dit import Log, Trainer, new_text_encoder, new_transformer
+from tools.mini_h3.train_dit import Log, Trainer, _earlier, _halved, _save, new_text_encoder, new_transformer
 from tools.mini_h3.words import Given, Words, learn_merges
 
 from omnireel.models.minimax_h3.conditioner import Conditioner
@@ -115,6 +115,22 @@ def test_an_untrained_model_is_wrong_by_clean_and_noise_and_learns(trainer):
     assert losses.tolist() == pytest.approx([2.0, 2.0], abs=0.05)
     losses.sum().backward()
     assert trainer.model.proj_out.weight.grad.abs().max() > 0
+
+
+def test_a_phase_saves_what_a_later_run_goes_on_from(trainer, tmp_path):
+    def save():
+        _save({"text": trainer.averaged_text(), "video_mean": torch.ones(24)}, tmp_path / "text.pt")
+        _save(_halved(trainer.averaged), tmp_path / "base.pt")
+
+    trainer.phase("base", {"text": 1}, seconds=0.1, with_text=True, last_rate=0.5, save=save)
+    earlier = _earlier(tmp_path)
+    model, (text, _) = new_transformer(), new_text_encoder()
+    model.load_state_dict(earlier["model"])
+    text.load_state_dict(earlier["text"])
+    for name, value in trainer.averaged.items():
+        torch.testing.assert_close(model.state_dict()[name], value, atol=0, rtol=2**-8)
+    assert earlier["video_mean"].eq(1).all()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base.pt", "text.pt"]
 
 
 def test_rows_are_counted_before_they_are_drawn(trainer, batch):
