@@ -21,14 +21,16 @@ from omnireel.errors import (
     DeadlineExceeded,
     EngineError,
     InvalidRequest,
+    MediaUnreadable,
     OmniReelError,
     OutOfMemory,
     QueueFull,
 )
 from omnireel.media import encode
 from omnireel.media.recipe import read_recipe
+from omnireel.models.discover import admit
 from omnireel.models.toy.pipeline import ToyPipeline
-from omnireel.request import OutputSpec
+from omnireel.request import MediaFacts, MediaInput, MediaKind, MediaPlan, MediaRef, OutputSpec
 
 
 def submitted(engine, prompt="a kite", **values):
@@ -498,3 +500,82 @@ def test_parts_are_profiled_when_asked_for(start, is_on):
     result = submitted(start(enable_diffusion_pipeline_profiler=is_on)).result()
     assert list(result.profile) == (["encode", "prepare", "denoise", "decode"] if is_on else [])
     assert result.peak_memory_mb >= max((part.peak_memory_mb for part in result.profile.values()), default=1) > 0
+
+
+@pytest.fixture
+def reading(monkeypatch):
+    """Lets the toy take one medium; `reading.then` is called where it would be decoded."""
+
+    class Reading:
+        def then(self):
+            return None
+
+        def prepared(self, item, plan):
+            self.then()
+            return MediaInput(kind=MediaKind.IMAGE, role="reference")
+
+    def admitted(asked, checkpoint, media):
+        workload = admit(replace(asked, media=()), checkpoint)
+        return replace(workload, media_plans=tuple(MediaPlan() for _ in asked.media))
+
+    one = Reading()
+    monkeypatch.setattr(orchestrator, "media_facts", lambda item, index: MediaFacts(kind=MediaKind.IMAGE))
+    monkeypatch.setattr(orchestrator, "admit", admitted)
+    monkeypatch.setattr(orchestrator, "prepared", one.prepared)
+    return one
+
+
+def with_media(request_id="with_media"):
+    medium = MediaRef(kind=MediaKind.IMAGE, role="reference", source=b"", name="a.png")
+    return replace(request(), media=(medium,), request_id=request_id)
+
+
+def test_others_run_while_the_media_of_one_are_read(start, reading):
+    engine = start(max_queue=1)
+    reading.then = lambda: submitted(engine).result()
+    heard = Heard()
+    engine.submit(with_media(), heard)
+    assert len(heard.result().workload.media) == 1
+
+
+def test_media_that_cannot_be_read_are_told_and_free_the_place(start, reading):
+    engine = start(max_queue=1)
+
+    def fail():
+        raise MediaUnreadable("a.png", "is no picture")
+
+    reading.then = fail
+    heard = Heard()
+    for _ in range(5):
+        with pytest.raises(MediaUnreadable):
+            engine.submit(with_media(), heard)
+    assert heard.events == []
+    submitted(engine).result()
+
+
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_what_is_cancelled_while_its_media_are_read_ends_once(start, reading, is_readable):
+    engine, heard = start(), Heard()
+
+    def cancel():
+        engine.cancel("with_media")
+        if not is_readable:
+            raise MediaUnreadable("a.png", "is no picture")
+
+    reading.then = cancel
+    engine.submit(with_media(), heard)
+    assert isinstance(heard.error(), Cancelled)
+    assert len(heard.finals) == 1
+    submitted(engine).result()
+
+
+def test_an_interrupt_while_media_are_read_is_not_swallowed(start, reading):
+    engine = start()
+
+    def interrupt():
+        engine.cancel("with_media")
+        raise KeyboardInterrupt
+
+    reading.then = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        engine.submit(with_media(), Heard())

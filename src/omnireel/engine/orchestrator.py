@@ -251,7 +251,7 @@ class Engine:
             if request.media:
                 self._prepare(request, ticket)
         except BaseException as error:
-            if ticket.is_finished:
+            if ticket.is_finished and isinstance(error, OmniReelError):
                 # It was cancelled, or its time ran out, while its media were read: its listener has been told.
                 return ticket
             self._scheduler.remove(ticket)
