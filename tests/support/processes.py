@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -26,8 +27,12 @@ def alive(pid: int) -> bool:
 
 def children(pid: int | None = None) -> set[int]:
     """Processes that this one started and that are still there, zombies too."""
-    tasks = Path(f"/proc/{os.getpid() if pid is None else pid}/task")
-    return {int(word) for task in tasks.iterdir() for word in (task / "children").read_text().split()}
+    found: set[int] = set()
+    for task in Path(f"/proc/{os.getpid() if pid is None else pid}/task").iterdir():
+        # A thread may have ended since it was listed; its children are another's then, and are seen the next time.
+        with suppress(FileNotFoundError, ProcessLookupError):
+            found |= {int(word) for word in (task / "children").read_text().split()}
+    return found
 
 
 def shared_names() -> set[str]:
