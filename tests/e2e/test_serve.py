@@ -372,6 +372,18 @@ def test_odd_and_swollen_heads_leave_the_server_alone(toy):
     assert "Traceback" not in toy.words
 
 
+def test_as_many_jobs_run_at_a_time_as_the_engine_steps(tmp_path):
+    flags = ("--max-num-seqs", "3", "--step-execution", "--max-queue", "1")
+    with running(tmp_path, *flags) as server:
+        jobs = [server.create(**SLOW, seed=k)["id"] for k in range(8)]
+        most, found = 0, [server.job(job_id) for job_id in jobs]
+        while any(job["status"] != "completed" for job in found):
+            found = [server.job(job_id) for job_id in jobs]
+            most = max(most, sum(job["status"] == "in_progress" and job["progress"] > 0 for job in found))
+            assert not [job for job in found if job["status"] == "failed"]
+        assert most >= 2
+
+
 def worker_of(server) -> int:
     """The process of the model."""
     places = Path(f"/proc/{server.process.pid}/task").glob("*/children")

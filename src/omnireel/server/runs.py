@@ -20,6 +20,7 @@ from omnireel.errors import (
     EngineError,
     InvalidRequest,
     OmniReelError,
+    QueueFull,
     StorageFailed,
     Unavailable,
     WorkerDied,
@@ -41,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 Status: TypeAlias = Literal["ok", "starting", "recovering", "asleep", "stopping", "failed"]
 CLIP = "clip.mp4"
+_BUG = "this is a bug in omnireel"
+QUEUE_SECONDS = 0.2
 RETRY_SECONDS = 1.0
 """Pause after a table that could not be read or written."""
 
@@ -183,8 +186,10 @@ class Runs:
 
     async def _run(self, job: Job) -> None:
         try:
-            outcome = await self._outcome(job)
-            await self._settle(job, outcome)
+            await self._settle(job, await self._outcome(job))
+        except Exception as error:
+            logger.exception("job %s failed", job.id)
+            await self._settle(job, EngineError(f"job {job.id} failed ({type(error).__name__})", hint=_BUG))
         finally:
             del self._tasks[job.id]
             self._unwanted.discard(job.id)
@@ -202,15 +207,19 @@ class Runs:
         def hear(event: StepEvent | GenerationResult | OmniReelError) -> None:
             loop.call_soon_threadsafe(events.put_nowait, event)
 
-        try:
-            await asyncio.to_thread(self.engine.submit, request, hear)
-        except OmniReelError as error:
-            return error
-        except Exception as error:
-            logger.exception("job %s failed on its way in", job.id)
-            return EngineError(f"job {job.id} failed ({type(error).__name__})", hint="this is a bug in omnireel")
+        while True:
+            try:
+                await asyncio.to_thread(self.engine.submit, request, hear)
+                break
+            except QueueFull:
+                # Its own line is short, and some that have been stepped are still there. Ours is the table.
+                await asyncio.sleep(QUEUE_SECONDS)
+                if not await self._is_wanted(job):
+                    return Cancelled(job.id, "before it began")
+            except OmniReelError as error:
+                return error
         # It may have been given up before the engine had it, or before this task knew of it.
-        if job.id in self._unwanted or self._is_out_of_time or not await asyncio.to_thread(self._is_wanted, job.id):
+        if not await self._is_wanted(job):
             self.engine.cancel(job.id)
         while isinstance(event := await events.get(), StepEvent):
             self.live.step(event)
@@ -245,9 +254,12 @@ class Runs:
             # Deleted meanwhile; what was just written belongs to nobody.
             await asyncio.to_thread(self._storage.drop, folder)
 
-    def _is_wanted(self, job_id: str) -> bool:
+    async def _is_wanted(self, job: Job) -> bool:
+        """Whether a job that was claimed has not been given up since, and there is still time for it."""
+        if job.id in self._unwanted or self._is_out_of_time:
+            return False
         try:
-            return not self._jobs.get(job_id).is_final
+            return not (await asyncio.to_thread(self._jobs.get, job.id)).is_final
         except OmniReelError as error:
             return isinstance(error, StorageFailed)
 
