@@ -15,7 +15,7 @@ from typing import Any
 import av
 import pytest
 from PIL import Image
-from tests.support.servers import every_task, running
+from tests.support.servers import running
 
 from omnireel.cli.main import build_parser
 
@@ -38,7 +38,7 @@ def recipes():
 
 
 @pytest.fixture(scope="module")
-def kitchen(tmp_path_factory):
+def kitchen(tmp_path_factory, h3):
     """A server with every task, and a folder with the files that recipes name."""
     folder = tmp_path_factory.mktemp("kitchen")
     Image.new("RGB", (96, 64), "red").save(folder / "first.png")
@@ -57,8 +57,7 @@ def kitchen(tmp_path_factory):
     command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m omnireel.cli "$@"\n')
     command.chmod(0o755)
     (bin_folder / "python3").symlink_to(sys.executable)
-    with running(folder / "server", model=str(every_task(folder / "checkpoint"))) as server:
-        yield server, folder
+    return h3, folder
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not here")

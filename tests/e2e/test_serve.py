@@ -19,7 +19,7 @@ import av
 import openai
 import pytest
 from PIL import Image
-from tests.support.servers import digests, every_task, running
+from tests.support.servers import digests, running
 
 from omnireel.media.recipe import read_recipe
 
@@ -40,19 +40,6 @@ def size_of(content: bytes) -> tuple[int, int]:
     with av.open(io.BytesIO(content)) as container:
         stream = container.streams.video[0]
         return stream.width, stream.height
-
-
-@pytest.fixture(scope="module")
-def h3(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("h3")
-    with running(folder, "--served-model-name", "h3,other", model=str(every_task(folder / "checkpoint"))) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def toy(tmp_path_factory):
-    with running(tmp_path_factory.mktemp("toy")) as server:
-        yield server
 
 
 @pytest.fixture
@@ -324,13 +311,6 @@ def test_sigterm_parks_what_takes_longer_than_the_bound(tmp_path):
         assert (job["status"], job["seed"]) == ("completed", 9)
 
 
-def test_a_port_that_is_taken_is_told(toy, tmp_path):
-    port = toy.url.rpartition(":")[2]
-    with running(tmp_path, "--port", port, is_ready=False) as second:
-        assert second.process.wait(60) == 3
-        assert f"error: cannot listen at 127.0.0.1 port {port} (Address already in use)" in second.words
-
-
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux can limit another process")
 def test_a_full_disk_is_told_and_the_server_goes_on(tmp_path):
     with running(tmp_path) as server:
@@ -403,26 +383,3 @@ def test_a_worker_that_is_killed_costs_nothing_but_time(tmp_path):
         worker = worker_of(server)
         assert server.terminate() == 0
         assert not Path(f"/proc/{worker}").exists()
-
-
-def test_two_servers_on_one_folder_are_refused(toy, tmp_path):
-    with running(tmp_path, "--storage-path", str(toy.storage), is_ready=False) as second:
-        assert second.process.wait(60) == 3
-        assert "error: another server uses this storage folder" in second.words
-
-
-@pytest.mark.parametrize(
-    ("flags", "code", "words"),
-    [
-        (["--host", "no.such.host.invalid"], 3, "error: cannot listen at no.such.host.invalid"),
-        (["--api-key-file", "/nowhere"], 3, "error: api_key_file"),
-        (["--storage-path", "/proc/nowhere"], 3, "error: the storage folder cannot be used"),
-        (["--device", "npu"], 3, "error: "),
-        (["--model", "toy"], 2, "error: both MODEL and --model"),
-    ],
-)
-def test_what_cannot_be_served_is_told_at_once(tmp_path, flags, code, words):
-    with running(tmp_path, *flags, is_ready=False) as server:
-        assert server.process.wait(60) == code, server.words
-        assert words in server.words
-        assert "Traceback" not in server.words

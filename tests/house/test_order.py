@@ -40,7 +40,6 @@ UNMIRRORED = {
     "server/runs.py": "tests/e2e/test_serve.py",
     "server/schemas.py": "what answers look like, seen by the tests of videos",
     "server/service.py": "run by the tests of videos",
-    "cli/serve.py": "tests/e2e/test_serve.py",
 }
 """Source files without a test file of their own name, and why."""
 

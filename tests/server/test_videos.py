@@ -1,5 +1,6 @@
 """/v1/videos on a real server: what is told of each state, pages, and repeated requests."""
 
+import time
 from typing import Any
 
 import pytest
@@ -120,14 +121,23 @@ def test_edits_need_a_clip_and_a_model_that_takes_one(toy, done):
     assert (answer.status_code, "takes no media" in answer.text) == (400, True)
 
 
-def test_a_full_line_is_429_with_the_time_to_come_back(tmp_path):
-    with running(tmp_path, "--max-jobs", "2") as server:
-        server.until(server.create(**ENDLESS)["id"], "in_progress")
-        for _ in range(2):
-            server.create()
-        answer = server.http.post("/v1/videos", json={"prompt": "one too many"})
-        assert answer.status_code == 429
-        assert int(answer.headers["retry-after"]) >= 1
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory):
+    """A server with short limits."""
+    flags = ("--max-jobs", "2", "--file-ttl", "0.5", "--video-sync-timeout", "0.5")
+    with running(tmp_path_factory.mktemp("strict"), *flags) as server:
+        yield server
+
+
+def test_a_full_line_is_429_with_the_time_to_come_back(strict):
+    jobs = [strict.create(**ENDLESS)["id"]]
+    strict.until(jobs[0], "in_progress")
+    jobs += [strict.create()["id"] for _ in range(2)]
+    answer = strict.http.post("/v1/videos", json={"prompt": "one too many"})
+    assert answer.status_code == 429
+    assert int(answer.headers["retry-after"]) >= 1
+    for job_id in reversed(jobs):
+        strict.http.delete(f"/v1/videos/{job_id}")
 
 
 def test_one_key_cannot_fill_the_line_of_another(tmp_path):
@@ -140,18 +150,16 @@ def test_one_key_cannot_fill_the_line_of_another(tmp_path):
         assert statuses == [200, 429, 200]
 
 
-def test_files_go_when_their_time_is_over(tmp_path):
-    with running(tmp_path, "--file-ttl", "0.5") as server:
-        job = server.ended(server.create(seconds=1)["id"])
-        assert job["expires_at"] is not None
-        while job["id"] in server.folders():
-            pass
-        assert server.http.get(f"/v1/videos/{job['id']}/content").status_code == 410
-        assert server.job(job["id"])["status"] == "completed"
+def test_files_go_when_their_time_is_over(strict):
+    job = strict.ended(strict.create(seconds=1)["id"])
+    assert job["expires_at"] is not None
+    while job["id"] in strict.folders():
+        time.sleep(0.05)
+    assert strict.http.get(f"/v1/videos/{job['id']}/content").status_code == 410
+    assert strict.job(job["id"])["status"] == "completed"
 
 
-def test_a_synchronous_request_waits_no_longer_than_its_bound(tmp_path):
-    with running(tmp_path, "--video-sync-timeout", "0.5") as server:
-        answer = server.http.post("/v1/videos/sync", json={"prompt": "x", **ENDLESS})
-        assert answer.status_code == 504
-        assert server.ended(server.create(seconds=1)["id"])["status"] == "completed"
+def test_a_synchronous_request_waits_no_longer_than_its_bound(strict):
+    answer = strict.http.post("/v1/videos/sync", json={"prompt": "x", **ENDLESS})
+    assert answer.status_code == 504
+    assert strict.ended(strict.create(seconds=1)["id"])["status"] == "completed"

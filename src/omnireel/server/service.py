@@ -8,7 +8,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,21 +65,26 @@ class Service:
         self.config, self.spec = config, spec
         self.keys = keys_of(spec.api_key or (), spec.api_key_file)
         self.storage = Storage(spec.storage_path or Path.home() / ".local" / "share" / "omnireel")
-        self.jobs = Jobs(self.storage.database)
-        is_rerun = spec.interrupted_jobs == "rerun"
-        self.jobs.recover(is_rerun=is_rerun)
-        self.storage.sweep(self.jobs.ids(), {file.id for file in self.jobs.files()})
-        self.measures = Measures()
-        self.runs = Runs(
-            make_engine,
-            self.jobs,
-            self.storage,
-            self.measures,
-            ttl_seconds=spec.file_ttl,
-            preview_every=spec.preview_every,
-            places=config.process.num_replicas * (config.batch.max_num_seqs or 1),
-            is_rerun=is_rerun,
-        )
+        with ExitStack() as undo:
+            # Where the model cannot be served, another server may have the root at once.
+            undo.callback(self.storage.close)
+            self.jobs = Jobs(self.storage.database)
+            undo.callback(self.jobs.close)
+            is_rerun = spec.interrupted_jobs == "rerun"
+            self.jobs.recover(is_rerun=is_rerun)
+            self.storage.sweep(self.jobs.ids(), {file.id for file in self.jobs.files()})
+            self.measures = Measures()
+            self.runs = Runs(
+                make_engine,
+                self.jobs,
+                self.storage,
+                self.measures,
+                ttl_seconds=spec.file_ttl,
+                preview_every=spec.preview_every,
+                places=config.process.num_replicas * (config.batch.max_num_seqs or 1),
+                is_rerun=is_rerun,
+            )
+            undo.pop_all()
         self.inputs = Inputs(spec, stored=self._stored, clip=self.clip)
         self.started_at = time.time()
         self._sweeper: asyncio.Task[None] | None = None
