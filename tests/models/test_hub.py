@@ -67,7 +67,7 @@ def test_a_repository_is_found_by_its_index_and_then_fetched(hub):
     assert (found.name, found.facts.name) == ("mini", "minimax_h3")
     assert [call["revision"] for call in fake.asked] == ["v1", "v1"]
     assert all("/" not in pattern or "*" not in pattern for pattern in fake.asked[0]["allow_patterns"])
-    assert resolve_layout(found).tasks == ("t2va", "fl2va")
+    assert resolve_layout(found).tasks == ("t2va", "fl2va", "ref2va")
 
 
 def test_code_and_pickles_are_never_fetched(hub):

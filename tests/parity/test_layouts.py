@@ -19,6 +19,7 @@ from tests.support.mini import MINI
 from tests.support.native_h3 import DIT_NAMES, VAE_NAMES, native_tensors, write_native
 from tests.support.tiny_h3 import TRANSFORMER, VIDEO_VAE
 
+from omnireel.attention.backends.torch_sdpa import BACKEND as TORCH_SDPA
 from omnireel.errors import BadCheckpoint, BadSetting, InvalidRequest
 from omnireel.media.prepare import media_facts, prepared
 from omnireel.models.discover import admit, find_checkpoint, load_pipeline
@@ -119,7 +120,7 @@ def loaded_transformer(folder: Path, order: str = "interleaved") -> MiniMaxH3Tra
     files = read_index(folder)
     config = TransformerConfig.from_dict(files.config)
     with torch.device("meta"):
-        ours = MiniMaxH3Transformer(config, select=lambda *_: None)  # type: ignore[arg-type]
+        ours = MiniMaxH3Transformer(config, select=lambda *_: TORCH_SDPA)
     names = transformer_names(files, num_heads=config.num_attention_heads, qkv_order=order)
     load_component(ours, files, device=CPU, rename=names)
     return ours
@@ -129,7 +130,7 @@ def loaded_video_vae(folder: Path) -> VideoAutoencoder:
     files, told = video_vae_files(folder)
     config = VideoVaeConfig.from_dict(told)
     with torch.device("meta"):
-        ours = VideoAutoencoder(config, backend=None)  # type: ignore[arg-type]
+        ours = VideoAutoencoder(config, backend=TORCH_SDPA)
     load_component(ours, files, device=CPU, rename=video_vae_names(files, num_heads=config.decoder_num_attention_heads))
     return ours
 
