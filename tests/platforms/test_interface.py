@@ -21,6 +21,14 @@ def test_a_device_is_found_by_name_and_index():
     assert find_device("cpu:0")[0].name == "cpu"
 
 
+def test_a_device_of_another_machine_need_not_be_here():
+    platform, index = find_device("cuda:1", is_here=False)
+    assert (platform.name, index) == ("cuda", 1)
+    assert find_device("auto", is_here=False)[0].available()
+    with pytest.raises(BadSetting, match="known are"):
+        find_device("cudaa", is_here=False)
+
+
 @pytest.mark.parametrize("text", ["", "cpu:", "cpu:x", "1", "cuda:-1"])
 def test_words_that_are_no_device_are_refused(text):
     with pytest.raises(BadSetting, match="device"):

@@ -21,6 +21,7 @@ _NEEDED = ("torch", "transformers", "safetensors", "av", "numpy", "pillow", "pro
 _UNPROVEN = " (omnireel was not run on such hardware)"
 _OPTIONAL = {
     "pillow_heif": "reading HEIC and HEIF pictures",
+    "ray": "workers on several machines (--distributed-executor-backend ray)",
     "setproctitle": "processes that ps and py-spy show by model, stage and rank",
 }
 

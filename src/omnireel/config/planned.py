@@ -318,8 +318,4 @@ class PipelineSpec:
     )
     stage_id: int | None = setting(None, "the one stage to run here", minimum=0, pending=_ALONE)
     headless: bool = setting(False, "run a stage without a server", pending=_ALONE)
-    worker_backend: str | None = setting(
-        None, "who starts processes", choices=("mp", "ray"), pending="Ray", idle=("mp",)
-    )
-    ray_address: str | None = setting(None, "address of a Ray cluster", pending="Ray")
     log_stats: bool = setting(False, "log figures now and then", pending="logged figures")

@@ -160,8 +160,19 @@ class ProcessSpec:
 
     distributed_executor_backend: str | None = setting(
         None,
-        "where the model runs: uni in this process, mp in worker processes; when absent uni, and mp for a server or several replicas",
+        "where the model runs: uni in this process, mp in worker processes, ray in actors of a Ray cluster; when absent uni, and mp for a server or several replicas",
         choices=("uni", "mp", "ray"),
+        aliases=("worker_backend",),
+    )
+    ray_address: str | None = setting(
+        None,
+        "Ray cluster, HOST:PORT or local for one of this machine alone; when absent the one that this machine is a node of",
+        stages=(),
+    )
+    ray_resources: Mapping[str, float] | None = setting(
+        None,
+        'what a worker takes of a Ray node, such as {"GPU": 1, "CPU": 8}; one device when absent',
+        metavar="JSON",
     )
     num_replicas: int = setting(1, "copies of the model, each on a device of its own", minimum=1, maximum=64)
     devices: str | None = setting(None, "indices of the replicas' devices, such as 0,2", metavar="N,N")

@@ -38,7 +38,7 @@ def build_context(config: ResolvedConfig) -> tuple[BuildContext, int]:
     )
     if len(config.stages) == 1:
         _check_roles(config, checkpoint)
-    platform, index = find_device(config.model.device)
+    platform, index = find_device(config.model.device, is_here=not _is_by_ray(config))
     dtype = platform.default_dtype if config.model.dtype == "auto" else config.model.dtype
     context = BuildContext(
         checkpoint=checkpoint,
@@ -152,6 +152,9 @@ def _variables(config: ResolvedConfig) -> dict[str, str]:
 def _indices(config: ResolvedConfig, platform: Platform, first: int) -> list[int]:
     """The device of each replica."""
     replicas = num_replicas(config)
+    if _is_by_ray(config):
+        _check_unnumbered(config, first)
+        return [0] * replicas
     here, named = len(platform.devices()), config.process.devices
     if named is None:
         is_shared = platform.name == "cpu"
@@ -167,6 +170,17 @@ def _indices(config: ResolvedConfig, platform: Platform, first: int) -> list[int
     if max(indices) >= here:
         raise UnsupportedDevice(f"devices {', '.join(map(str, indices))} of {platform.name}", f"{here}")
     return indices
+
+
+def _is_by_ray(config: ResolvedConfig) -> bool:
+    """Whether another program picks machine and device, and shows a worker no other one."""
+    return config.process.distributed_executor_backend == "ray"
+
+
+def _check_unnumbered(config: ResolvedConfig, first: int) -> None:
+    for name, value in (("devices", config.process.devices), ("device", config.model.device if first else None)):
+        if value is not None:
+            raise BadSetting(name, value, str(config.sources[name]), "Ray chooses the devices, so name only their kind")
 
 
 def engine_facts(spec: WorkerSpec) -> Mapping[str, Any]:

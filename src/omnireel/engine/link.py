@@ -34,19 +34,14 @@ class LinkClosed(ConnectionError):
     """The other end is gone, or takes nothing any more; its words are for a log."""
 
 
-class Link(Protocol):
-    """The engine's end of the way to one worker. Any thread may send; one receives."""
-
-    @property
-    def pid(self) -> int | None:
-        """The worker's process on this machine; None on another."""
-        ...
+class Wire(Protocol):
+    """One end of a way for messages. Any thread may send; one receives."""
 
     def send(self, message: StageMessage) -> None:
         """Hands a message over.
 
         Raises:
-            LinkClosed: the worker is gone or does not read.
+            LinkClosed: the other end is gone or does not read.
             TypeError: the message holds what may not travel.
         """
         ...
@@ -55,8 +50,17 @@ class Link(Protocol):
         """The next message; None when none came in that time.
 
         Raises:
-            LinkClosed: the worker is gone.
+            LinkClosed: the other end is gone.
         """
+        ...
+
+
+class Link(Wire, Protocol):
+    """The engine's end of the way to one worker."""
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process on this machine; None on another."""
         ...
 
     def kill(self) -> None:
@@ -89,7 +93,7 @@ class SocketLink:
         self._poll.register(end, select.POLLIN)
 
     def send(self, message: StageMessage) -> None:
-        """See `Link.send`."""
+        """See `Wire.send`."""
         head, arrays = to_parts(message)
         specs, blocks, inline = _packed(arrays)
         listed = json.dumps(specs).encode()
@@ -105,7 +109,7 @@ class SocketLink:
             raise LinkClosed(str(error) or type(error).__name__) from error
 
     def receive(self, timeout_seconds: float) -> StageMessage | None:
-        """See `Link.receive`.
+        """See `Wire.receive`.
 
         Raises:
             LinkClosed: also when what came is no message.

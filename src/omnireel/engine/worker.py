@@ -31,6 +31,7 @@ from omnireel.observe.title import set_title
 if TYPE_CHECKING:
     from omnireel.engine.build import WorkerSpec
     from omnireel.engine.executors import Outcome
+    from omnireel.engine.link import Wire
     from omnireel.request import StepEvent
 
 logger = logging.getLogger(__name__)
@@ -60,7 +61,7 @@ class Worker:
         leave: ends the process; called where the engine is gone, for the main thread may be in a step of minutes.
     """
 
-    def __init__(self, link: SocketLink, leave: Callable[[int], object] = os._exit) -> None:
+    def __init__(self, link: Wire, leave: Callable[[int], object] = os._exit) -> None:
         self._link = link
         self._leave = leave
         self._jobs: queue.SimpleQueue[list[Ticket] | WorkerSpec | None] = queue.SimpleQueue()

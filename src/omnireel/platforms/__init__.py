@@ -71,8 +71,12 @@ def _only(available: Iterable[Platform]) -> Platform:
     return candidates[0]
 
 
-def find_device(text: str) -> tuple[Platform, int]:
+def find_device(text: str, *, is_here: bool = True) -> tuple[Platform, int]:
     """A user's words for a device ("auto", "cpu", "cuda", "cuda:1") as platform and index.
+
+    Args:
+        text: the words.
+        is_here: whether it is a device of this machine; of another one only the name is looked at.
 
     Raises:
         BadSetting: the words are no device.
@@ -81,6 +85,9 @@ def find_device(text: str) -> tuple[Platform, int]:
     match = _SPELLING.fullmatch(text.lower())
     if match is None:
         raise BadSetting("device", text, "device setting", "write auto, a platform's name, or name:index")
+    if not is_here:
+        named = [platform for platform in all_platforms() if platform.name == match[1]]
+        return (named or [find_platform(match[1])])[0], int(match[2] or 0)
     platform, index = find_platform(match[1]), int(match[2] or 0)
     count = len(platform.devices())
     if index >= count:

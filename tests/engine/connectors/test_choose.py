@@ -28,6 +28,13 @@ def test_parts_for_another_process_go_by_shared_memory():
     assert chosen((True, False, True), async_chunk=True) == {1: "SharedMemoryConnector", 2: "MemoryConnector"}
 
 
+def test_parts_for_another_machine_go_by_tcp():
+    by_ray = {"stage_1_distributed_executor_backend": "ray", "async_chunk": True}
+    assert chosen((True, False, True), **by_ray) == {1: "TcpConnector", 2: "MemoryConnector"}
+    with pytest.raises(BadSetting, match="may be on another machine"):
+        chosen((True, False, True), **by_ray, stage_1_stage_connector="SharedMemoryConnector")
+
+
 def test_memory_of_this_process_cannot_be_chosen_for_another():
     with pytest.raises(BadSetting, match="stage 2 runs in another process"):
         chosen((True, True, False), stage_2_stage_connector="MemoryConnector")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
+from tests.support.standin_ray import StandInRay
 
 from omnireel.config import resolve
 from omnireel.engine.build import worker_specs
 from omnireel.engine.executors.choose import build_executors
 from omnireel.engine.executors.inline import InlineExecutor
 from omnireel.engine.executors.process import ProcessExecutor
-from omnireel.errors import Incompatible, NotAvailable
+from omnireel.engine.executors.ray import RayExecutor
+from omnireel.errors import BadSetting, Incompatible, MissingPackage
 
 
 def kinds(default="uni", **flags):
@@ -37,6 +41,29 @@ def test_several_replicas_in_one_process_are_refused():
         kinds(distributed_executor_backend="uni", data_parallel_size=2)
 
 
-def test_what_does_not_exist_yet_is_told():
-    with pytest.raises(NotAvailable, match="it needs Ray"):
+def test_ray_is_chosen_by_either_name_of_the_setting(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", StandInRay())
+    assert kinds(distributed_executor_backend="ray", num_replicas=2) == [RayExecutor] * 2
+    assert kinds(worker_backend="ray", ray_address="10.0.0.1:6379", ray_resources={"CPU": 2}) == [RayExecutor]
+
+
+def test_ray_that_is_not_installed_is_told(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingPackage, match="which is not installed"):
         kinds(distributed_executor_backend="ray")
+
+
+@pytest.mark.parametrize(
+    ("flags", "match"),
+    [
+        ({"ray_address": "ray://10.0.0.1:10001"}, "ray_address.*node of the cluster"),
+        ({"ray_resources": {"GPU": -1}}, "ray_resources.*GPU must be a number from 0 on"),
+        ({"ray_resources": {"GPU": "one"}}, "ray_resources.*GPU must be a number from 0 on"),
+        ({"devices": "0"}, "devices.*Ray chooses"),
+        ({"device": "cpu:1"}, "device.*Ray chooses"),
+    ],
+)
+def test_what_ray_does_not_take_is_refused(monkeypatch, flags, match):
+    monkeypatch.setitem(sys.modules, "ray", StandInRay())
+    with pytest.raises(BadSetting, match=match):
+        kinds(distributed_executor_backend="ray", **flags)

@@ -22,13 +22,18 @@ def build_connectors(config: ResolvedConfig, is_here: Sequence[bool]) -> Mapping
         is_here: of each stage, whether it runs in this process.
 
     Raises:
-        BadSetting: a MemoryConnector was chosen for a stage of another process, or the address is not one of this machine.
+        BadSetting: a MemoryConnector was chosen for a stage of another process, or a SharedMemoryConnector for one of another machine, or the address is not one of this machine.
     """
     found: dict[int, Connector] = {}
     for stage in config.stages:
         name = stage.values["stage_connector"]
         if stage.facts.inputs and (name is not None or config.stages_flags.async_chunk):
-            name = name or ("MemoryConnector" if is_here[stage.number] else "SharedMemoryConnector")
+            is_far = stage.values["distributed_executor_backend"] == "ray"
+            apart = "TcpConnector" if is_far else "SharedMemoryConnector"
+            name = name or ("MemoryConnector" if is_here[stage.number] else apart)
+            if name == "SharedMemoryConnector" and is_far:
+                source, allowed = str(stage.sources["stage_connector"]), "workers of Ray may be on another machine"
+                raise BadSetting("stage_connector", name, source, allowed, hint="use TcpConnector")
             if name == "MemoryConnector" and not is_here[stage.number]:
                 source = str(stage.sources["stage_connector"])
                 raise BadSetting("stage_connector", name, source, f"stage {stage.number} runs in another process")

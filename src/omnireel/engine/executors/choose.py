@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from omnireel.engine.child import Child, EarlyChildren
 from omnireel.engine.executors.inline import InlineExecutor
 from omnireel.engine.executors.process import START_SECONDS, Patience, ProcessExecutor, SubprocessLink
-from omnireel.errors import BadSetting, Incompatible, NotAvailable
+from omnireel.engine.executors.ray import RayExecutor
+from omnireel.errors import BadSetting, Incompatible
 
 if TYPE_CHECKING:
     from omnireel.config import ResolvedConfig
@@ -31,14 +32,12 @@ def build_executors(
         early: processes that were started before and may be used.
 
     Raises:
-        NotAvailable: the backend does not exist yet.
+        MissingPackage: Ray was asked for and is not installed.
         Incompatible: several replicas were asked for in this one process.
-        BadSetting: there are variables for a process, and none.
+        BadSetting: there are variables for a process, and none; a cluster or resources that Ray does not know.
     """
     process = config.process
     backend = process.distributed_executor_backend
-    if backend == "ray":
-        raise NotAvailable(_NAME, backend, str(config.sources[_NAME]), "Ray")
     if backend == "uni" and len(specs) > 1:
         first, second = f"{_NAME} = uni (from {config.sources[_NAME]})", f"{len(specs)} replicas"
         raise Incompatible(first, second, "one process runs one copy of a model")
@@ -56,7 +55,21 @@ def build_executors(
         step=process.step_timeout_seconds,
         batch=process.batch_timeout,
     )
+    if backend == "ray":
+        return _by_ray(config, specs, patience)
     return [ProcessExecutor(spec, patience=patience, launch=partial(_launched, early, spec)) for spec in specs]
+
+
+def _by_ray(config: ResolvedConfig, specs: Sequence[WorkerSpec], patience: Patience) -> list[Executor]:
+    address, taken = config.process.ray_address, config.process.ray_resources
+    if address is not None and "://" in address:
+        allowed = "write HOST:PORT, auto or local; the engine runs on a node of the cluster, not at a client of it"
+        raise BadSetting("ray_address", address, str(config.sources["ray_address"]), allowed)
+    for name, count in (taken or {}).items():
+        if isinstance(count, bool) or not isinstance(count, int | float) or not count >= 0:
+            allowed = f"{name} must be a number from 0 on"
+            raise BadSetting("ray_resources", count, str(config.sources["ray_resources"]), allowed)
+    return [RayExecutor(spec, patience=patience, address=address, resources=taken) for spec in specs]
 
 
 def _launched(early: EarlyChildren | None, spec: WorkerSpec) -> SubprocessLink:
