@@ -22,7 +22,7 @@ demo: $(VENV)/installed ## Install, and make demo.mp4 from the embedded model
 	$(BIN)/omnireel generate "a red ball bounces over a checkered floor" --seed 7 -o demo.mp4
 
 test: $(VENV)/installed-dev ## Install what tests need, and run them all
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 parity: $(VENV)/installed-dev ## Compare with the public reference only
 	$(BIN)/python -m pytest tests/parity

@@ -337,6 +337,7 @@ def test_a_full_disk_is_told_and_the_server_goes_on(tmp_path):
 
 def test_odd_and_swollen_heads_leave_the_server_alone(toy):
     host, port = toy.url.removeprefix("http://").split(":")
+    said_before = len(toy.words)
     for head in (
         b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 200_000 + b"\r\n\r\n",
         b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n",
@@ -349,7 +350,7 @@ def test_odd_and_swollen_heads_leave_the_server_alone(toy):
             connection.sendall(head)
             assert re.match(rb"HTTP/1.1 4\d\d ", connection.recv(200) or b"HTTP/1.1 400 ")
     assert toy.http.get("/health").status_code == 200
-    assert "Traceback" not in toy.words
+    assert "Traceback" not in toy.words[said_before:]
 
 
 def test_as_many_jobs_run_at_a_time_as_the_engine_steps(tmp_path):

@@ -63,6 +63,7 @@ def test_the_package_stays_small():
     assert sum(path.stat().st_size for path in SHIPPED.rglob("*") if path.is_file()) < 25 * 2**20
 
 
+@pytest.mark.timeout(600)
 def test_clips_of_captions_that_training_did_not_see_are_as_they_say():
     from tools.mini_h3.evaluate import cases, score
 
