@@ -185,6 +185,30 @@ def test_waiting_for_a_node_can_be_ended(cluster):
     assert cluster.actors[0].is_killed
 
 
+def test_what_ray_will_not_place_is_told(cluster, monkeypatch):
+    def refuse(self, **options):
+        raise ValueError("GPU resource quantities >1 must be whole numbers.\nmore")
+
+    monkeypatch.setattr(StandInRay, "_placed", refuse)
+    with pytest.raises(
+        SetupError, match=r"Ray cannot place worker 0: GPU resource quantities >1 must be whole numbers\.$"
+    ):
+        executor(resources={"GPU": 1.5}).start()
+    assert cluster.shutdowns == 1
+
+
+def test_a_cluster_that_is_gone_does_not_keep_an_executor_from_closing(cluster, monkeypatch, caplog):
+    def fail(actor, *, no_restart):
+        raise RuntimeError("no cluster")
+
+    one = executor()
+    one.start()
+    monkeypatch.setattr(cluster, "kill", fail)
+    one.close()
+    assert "Ray cannot end worker 0: no cluster" in caplog.text
+    cluster.actors[0].process.kill()
+
+
 def test_a_node_with_another_version_is_refused(cluster, monkeypatch):
     monkeypatch.setattr(module, "versions", lambda: {"omnireel": "9.9"})
     with pytest.raises(WorkerDied, match=r"has omnireel \S+, and this is 9\.9"):
@@ -220,6 +244,16 @@ def test_no_cluster_is_told_with_what_to_do(cluster):
         executor().start()
     assert "ray start --head" in told.value.hint
     assert not [thread for thread in threading.enumerate() if thread.name == "omnireel-ray"]
+
+
+def test_an_address_where_nobody_listens_is_told_before_ray_tries_it(cluster):
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    spec = worker_specs(resolve({"model": "toy", "device": "cpu"}, {}))[0]
+    one = RayExecutor(spec, patience=Patience(), address=f"127.0.0.1:{port}", resources=None)
+    with pytest.raises(SetupError, match=f"no Ray cluster answers at 127.0.0.1:{port}"):
+        one.start()
+    assert cluster.inits == []
 
 
 def test_without_ray_the_line_that_installs_it_is_told_before_anything_loads(monkeypatch):

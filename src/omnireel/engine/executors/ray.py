@@ -36,7 +36,7 @@ INSTALL = "pip install 'omnireel[ray]'"
 CONNECT_SECONDS = 20.0
 """How long a worker may take to reach the engine."""
 
-_GREETING_SECONDS = 2.0
+_GREETING_SECONDS, _REACH_SECONDS = 2.0, 5.0
 _KEY_BYTES = 64
 _MAX_WORDS = 300
 _TAKEN: Mapping[str, Mapping[str, float]] = {"cpu": {"CPU": 1}, "npu": {"NPU": 1}}
@@ -72,7 +72,7 @@ class RayExecutor(ProcessExecutor):
     ) -> None:
         load_ray()
         taken = dict(resources or _TAKEN.get(spec.context.platform.name, {"GPU": 1}))
-        super().__init__(spec, patience=patience, launch=lambda: RayLink(spec.name, taken, spec.env))
+        super().__init__(spec, patience=patience, launch=partial(_placed, spec, taken))
         self._address = address
         self._is_holding = False
 
@@ -173,7 +173,7 @@ class RayLink:
 
     def kill(self) -> None:
         """See `Link.kill`."""
-        self._ray.kill(self._actor, no_restart=True)
+        self._end()
         with self._lock:
             stream = self._stream
         if stream is not None:
@@ -185,7 +185,7 @@ class RayLink:
         is_own = self._stream is not None and self._has_ended(timeout_seconds)
         self._problem = self._problem or self._cause(self._life)
         is_own = is_own or bool(self._problem)
-        self._ray.kill(self._actor, no_restart=True)
+        self._end()
         self._pid = None
         if self._stream is not None:
             self._stream.close()
@@ -197,6 +197,12 @@ class RayLink:
         if not self._where:
             return self._problem, (f"waiting for a node with {_listed(self._taken)}",)
         return f"{self._problem or 'ended by itself'} ({self._where}, where Ray keeps its log)", ()
+
+    def _end(self) -> None:
+        try:
+            self._ray.kill(self._actor, no_restart=True)
+        except Exception as error:  # noqa: BLE001 - a cluster that is gone has ended its actors
+            logger.warning("Ray cannot end worker %s: %s", self._name, _first_line(error))
 
     def _greeted(self, timeout_seconds: float) -> bool:
         """Whether the actor runs."""
@@ -309,6 +315,7 @@ class _Connection:
     def _live(self, address: str, opened: Future[None]) -> None:
         ray = load_ray()
         try:
+            _check_reachable(address)
             ray.init(address=address, **({"include_dashboard": False} if address == "local" else {}))
         except BaseException as error:  # noqa: BLE001 - who waits tells it
             opened.set_exception(error)
@@ -319,6 +326,22 @@ class _Connection:
 
 
 _CONNECTION = _Connection()
+
+
+def _check_reachable(address: str) -> None:
+    """Raises OSError where nobody listens: Ray itself goes on trying for longer than anybody waits."""
+    host, _, port = address.rpartition(":")
+    if port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), _REACH_SECONDS).close()
+
+
+def _placed(spec: WorkerSpec, taken: Mapping[str, float]) -> RayLink:
+    try:
+        return RayLink(spec.name, taken, spec.env)
+    except Exception as error:
+        # Ray says no in many types; a replica that is started again has to survive each.
+        hint = "look at ray_resources, and at `ray status`"
+        raise SetupError(f"Ray cannot place worker {spec.name}: {_first_line(error)}", hint=hint) from error
 
 
 def _options(taken: Mapping[str, float], env: Mapping[str, str]) -> dict[str, Any]:
