@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ class ToyStageState(DenoiseState):
     made: list[Array] = field(default_factory=list)
 
 
-class ToyStage:
+class ToyStage(ABC):
     """What the three have in common: each step makes a row out of the row before it and of a row that was handed over.
 
     name: of the array that is handed on; input_name: of the one that is handed over, "" for none.
@@ -75,9 +76,9 @@ class ToyStage:
         state.steps_done += 1
         return state
 
+    @abstractmethod
     def row(self, state: ToyStageState, index: int) -> Array:
         """The row that a step makes."""
-        raise NotImplementedError
 
     def preview(self, state: ToyStageState) -> FramesU8 | None:
         """There is nothing to see."""
