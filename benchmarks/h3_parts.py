@@ -1,12 +1,16 @@
 """The bars of speed in one run on one card, part by part: `python benchmarks/h3_step.py --parts step,mini,decode --output FILE`.
 
-`step`: the evaluation at 1344x768x209 and 960x544x124, diffusers with regional compile first, then ours with each way of being
-faster over a few blocks, then the whole stack with the quickest. `mini`: the step of mini-h3, where queueing is what costs.
-`decode`, `encode`: the video VAE. `memory`: peaks of a resident service. `kernels`: every fused kernel against its plain
-spelling and a copy's rate. `gaps`: where the card stands still in a step. `tables`, `recompile`, `errors`: as in h3_speed.py.
+`check`: every fused kernel and attention backend against its oracle, in a process of its own; what is wrong is not used by the
+other parts. `step`, `smaller`: the evaluation at 1344x768x209 and at 960x544x124, diffusers with regional compile and then ours.
+`mini`: the step of mini-h3, where queueing is what costs. `decode`, `encode`: the video VAE. `kernels`: every fused kernel
+against its plain spelling and a copy's rate. `errors`: distance from float32, diffusers' too. `gaps`: where the card stands still
+in a step. `memory`: peaks of a resident service. `modes`: every way to run the blocks, over a few of them, and the graphs that
+other sizes take once warm. `tables`: as in h3_speed.py.
 
 The result is written after every measurement. With the result file of an earlier run, parts that are done there are left out
-and what they gave is kept, so that a run that was cut short goes on where it was. No part begins after `--budget-seconds`.
+and what they gave is kept, so that a run that was cut short goes on where it was; after an error that takes the card from the
+process, the script starts itself again and goes on. No part begins that does not fit into what is left of `--budget-seconds`;
+`--dry-run` tells what would run.
 """
 
 from __future__ import annotations
@@ -15,6 +19,9 @@ import argparse
 import copy
 import gc
 import json
+import os
+import statistics
+import sys
 import tempfile
 import time
 import warnings
@@ -22,16 +29,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
+from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 import torch
+from benchmarks.h3_check import ATTENTION, KERNEL, checked, is_lost
 from benchmarks.h3_references import TINY_AUDIO, filled, video_vae
 from benchmarks.h3_speed import Mode, Speed, block_of, channels_last, compared, decode_to_host
 from benchmarks.h3_step import (
     DIFFUSERS_BACKENDS,
-    Inputs,
     Shape,
     build,
     build_diffusers,
@@ -45,8 +54,10 @@ from tools.gaps import gap_table, work_of
 from torch import Tensor
 
 from omnireel.acceleration import compile_blocks
+from omnireel.acceleration.compile import num_graphs
 from omnireel.acceleration.graphs import Graphs
 from omnireel.attention import Place, all_backends, why_unavailable
+from omnireel.layers import PLAIN, Kernels
 from omnireel.layers.kernels import why_not_fused
 from omnireel.models.minimax_h3 import graphed
 from omnireel.models.minimax_h3.audio_autoencoder import AudioAutoencoder, AudioVaeConfig
@@ -56,7 +67,10 @@ from omnireel.models.minimax_h3.transformer import MiniMaxH3Transformer, StepTab
 from omnireel.models.minimax_h3.video_vae import HALF_TOLERANCE, exact_float32
 from omnireel.platforms import find_platform
 
-DEFAULT = ("step", "mini", "decode", "encode", "kernels", "gaps", "memory")
+DEFAULT = ("check", "step", "smaller", "mini", "kernels", "decode", "encode", "errors", "gaps", "memory", "modes")
+EXPECTED_S = {"check": 25, "step": 120, "smaller": 50, "mini": 60, "kernels": 12, "decode": 60, "encode": 45, "errors": 15, "gaps": 12,
+              "memory": 35, "modes": 60, "tables": 40}  # fmt: skip
+"""Seconds on one H200 with the released sizes, from what a step took before and 25 s for each graph that is compiled."""
 MINI_SHAPE = Shape(width=192, height=128, num_frames=107, text_rows=24)
 FLASH, CUDNN, PLAIN_ATTENTION = "FLASH_ATTN", "CUDNN_ATTN", "TORCH_SDPA"
 CONDITIONER = {"hidden_size": 5120, "intermediate_size": 25600, "num_attention_heads": 64, "num_key_value_heads": 8,
@@ -82,33 +96,40 @@ class Parts(Speed):
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         super().__init__(arguments)
+        self.began = arguments.began or time.time()
         self.platform = find_platform(self.kind)
         self.place = Place(platform=self.kind, capability=self.platform.devices()[0].capability)
         self.result["environment"]["attention"] = {
             item.name: why_unavailable(item, self.place) or "available" for item in all_backends()
         }
-        self.result["done"] = []
+        self.result |= {"done": [], "checks": {}}
         if arguments.output.exists() and not arguments.again:
             earlier = json.loads(arguments.output.read_text())
+            self.result["checks"] = earlier.get("checks", {})
             self.result["done"] = earlier.get("done", [])
             self.result["rows"] = [row for row in earlier.get("rows", []) if row.get("part") in self.result["done"]]
             self.result["earlier"] = [*earlier.get("earlier", []), earlier["environment"]]
+            if arguments.began:
+                # The run that goes on here: what it measured and what went wrong is part of it.
+                self.result |= {name: earlier[name] for name in ("rows", "errors", "skipped")}
         self.part = ""
 
     def run(self) -> None:
         """Runs what was asked for and is not done."""
         parts: dict[str, Callable[[], None]] = {
-            "step": self.step_bars, "mini": self.mini, "decode": self.decode, "encode": self.encode, "memory": self.memory,
-            "kernels": self.kernels, "gaps": self.gaps, "tables": self.tables, "recompile": self.recompile,
-            "errors": self.errors,
+            "check": self.check, "step": partial(self.step_bar, 0), "smaller": partial(self.step_bar, -1), "mini": self.mini,
+            "decode": self.decode, "encode": self.encode, "memory": self.memory, "kernels": self.kernels,
+            "gaps": self.gaps, "errors": self.errors, "modes": self.all_modes, "tables": self.tables,
         }  # fmt: skip
         unknown = [name for name in self.arguments.parts if name not in parts]
         if unknown:
             raise SystemExit(f"no part is called {', '.join(unknown)}; parts are {', '.join(parts)}")
-        for name in self.arguments.parts:
-            if name in self.result["done"]:
-                continue
-            if time.perf_counter() - self.started > self.arguments.budget_s:
+        todo = [name for name in self.arguments.parts if name not in self.result["done"] and name not in self.lost]
+        if self.arguments.dry_run:
+            self.tell_plan(todo)
+            return
+        for name in todo:
+            if self.spent + (EXPECTED_S[name] if self.is_released else 0) > self.arguments.budget_s:
                 self.result["skipped"].append(name)
                 continue
             self.part = name
@@ -117,13 +138,42 @@ class Parts(Speed):
             failed = len(self.result["errors"])
             with self.guard(name):
                 parts[name]()
+            if is_lost(self.kind):
+                self.start_again(name)
             self.weights = {}
             self.clean()
             if name not in self.result["errors"]:
                 self.result["done"].append(name)
-            self.tell(case=f"part {name}", seconds=time.perf_counter() - begin,
+            self.tell(case=f"part {name}", seconds=time.perf_counter() - begin, spent=self.spent,
                       failures=len(self.result["errors"]) - failed)  # fmt: skip
         self.save()
+
+    @property
+    def spent(self) -> float:
+        """Seconds since the run began, whichever process that was."""
+        return time.time() - self.began
+
+    @property
+    def lost(self) -> list[str]:
+        """Parts that took the card from an earlier process of this run."""
+        return list(self.arguments.lost)
+
+    def start_again(self, name: str) -> None:
+        """Goes on with the next part in a new process, for in this one no call to the card works any more."""
+        self.result["errors"][f"lost in {name}"] = "the card was lost to the process"
+        self.save()
+        options = [item for item in sys.argv[1:] if item != "--again"]
+        kept = ["--began", str(self.began), "--lost", *self.lost, name]
+        os.execv(sys.executable, [sys.executable, sys.argv[0], *options, *kept])
+
+    def tell_plan(self, todo: list[str]) -> None:
+        """What would run, and when."""
+        at = 0
+        for name in todo:
+            fits = at + EXPECTED_S[name] <= self.arguments.budget_s
+            print(f"{at:5d} s  {name:<8} {EXPECTED_S[name]:4d} s{'' if fits else '  does not fit'}")
+            at += EXPECTED_S[name] if fits else 0
+        print(f"{at:5d} s  end")
 
     def tell(self, **row: Any) -> None:
         """A row, with its part, on the terminal and in the file."""
@@ -136,54 +186,88 @@ class Parts(Speed):
         if self.kind == "cuda":
             torch.cuda.empty_cache()
 
+    # What may be used
+
+    def check(self) -> None:
+        """Everything against its oracle; parts that come later read what this tells."""
+        with tempfile.TemporaryDirectory() as folder:
+            self.result["checks"] = checked(self.arguments.config, self.kind, Path(folder))
+        wrong = sorted(name for name, row in self.result["checks"].items() if not row["is_right"])
+        self.tell(case="check", items=len(self.result["checks"]), wrong=wrong,
+                  differences={name: row.get("relative_difference") for name, row in self.result["checks"].items()})  # fmt: skip
+
+    def is_right(self, item: str) -> bool:
+        """Whether nothing is known against an item of the check."""
+        return bool(self.result["checks"].get(item, {}).get("is_right", True))
+
+    def fused(self) -> Kernels:
+        """The Triton kernels, but the plain spelling of those that were found wrong."""
+        made = super().fused()
+        names = [name for name in vars(type(PLAIN)) if not name.startswith("_") and callable(getattr(PLAIN, name))]
+        wrong = [name for name in names if not self.is_right(f"{KERNEL}{name}")]
+        if not wrong:
+            return made
+        chosen = {name: getattr(PLAIN if name in wrong else made, name) for name in names}
+        return cast("Kernels", SimpleNamespace(name=f"fused but {', '.join(wrong)}", **chosen))
+
     @property
     def backends(self) -> list[str]:
-        """Attention backends to compare, the likeliest first; those that have the model's heads."""
+        """Attention backends to compare, the likeliest first; those that have the model's heads and are right."""
         wanted, heads = self.arguments.backends or [FLASH, CUDNN], self.config.attention_head_dim
         there = [
             item.name
             for item in all_backends()
-            if why_unavailable(item, self.place) is None and (not item.can.head_dims or heads in item.can.head_dims)
+            if why_unavailable(item, self.place) is None
+            and (not item.can.head_dims or heads in item.can.head_dims)
+            and self.is_right(f"{ATTENTION}{item.name} {heads}")
         ]
         return [name for name in wanted if name in there] or [PLAIN_ATTENTION]
 
     @property
     def modes(self) -> list[Mode]:
-        """Ways to run the blocks that can run here."""
-        as_written = "plain" if why_not_fused() else "fused"
+        """Ways to run the blocks that can run here, the likeliest first."""
+        as_written = "plain" if why_not_fused() or self.kind == "cpu" else "fused"
         first, *others = self.backends
-        compiled = Mode(kernels="traceable", is_compiled=True, backend=first)
         return [
             Mode(kernels=as_written, backend=first),
-            compiled,
             *(Mode(kernels=as_written, backend=item) for item in others),
+            Mode(kernels="traceable", is_compiled=True, backend=first),
         ]
 
     # The step against diffusers
 
-    def step_bars(self) -> None:
-        """Both sizes. Theirs first, while all weights are on the card; then the tables are made and their weights dropped."""
-        shapes = [self.shapes[0], self.shapes[-1]]
-        theirs = {
-            shape: self.theirs(self.config, self.all_weights(), shape, self.arguments.repeats) for shape in shapes
+    def measured(self, step: Callable[[], object], repeats: int) -> dict[str, Any]:
+        """The first call, which compiles, and then `repeats` of them; memory is the peak of all."""
+        with self.device.memory() as memory:
+            first = wall_of(step, self.device.wait, 1)
+            seconds = [self.device.seconds(step) for _ in range(repeats)]
+        return {
+            "first_seconds": first,
+            "median_seconds": statistics.median(seconds),
+            "seconds": seconds,
+            "memory": memory,
         }
-        mode = self.quickest(shapes[0])
-        inputs = {shape: make_inputs(self.config, shape, self.kind) for shape in shapes}
-        model = self.model(mode)
-        steps = {shape: self.step(model, inputs[shape]) for shape in shapes}
-        self.drop_tables(model)
-        for shape in shapes:
-            with self.guard(f"step {shape.name}"):
-                begin = time.perf_counter()
-                steps[shape]()
-                self.device.wait()
-                first = time.perf_counter() - begin
-                told = self.timed(steps[shape], self.arguments.repeats, warmup=0)
-                median, other = told["median_seconds"], theirs[shape]
-                flops = step_flops(self.config, inputs[shape].layout.num_rows)
-                self.tell(case=f"step {shape.name}", mode=mode.name, rows=inputs[shape].layout.num_rows, first_seconds=first,
+
+    def step_bar(self, index: int) -> None:
+        """One size, theirs and then ours on the same weights. The tables of ours are there before the step, as in a service."""
+        shape = self.shapes[index]
+        is_measured = False
+        # A longer step needs fewer.
+        repeats = self.arguments.repeats + (0 if index == 0 else 2)
+        other = self.theirs(self.config, self.all_weights(), shape, repeats)
+        for mode in self.modes[:-1]:
+            with self.guard(f"step {shape.name} {mode.name}"):
+                inputs = make_inputs(self.config, shape, self.kind)
+                told = self.measured(self.step(self.model(mode), inputs), repeats)
+                median, flops = told["median_seconds"], step_flops(self.config, inputs.layout.num_rows)
+                self.tell(case=f"step {shape.name}", mode=mode.name, rows=inputs.layout.num_rows,
                           tflops_per_second=flops / median / 1e12, diffusers_seconds=other,
-                          times_diffusers=other and other / median, **told)  # fmt: skip
+                          times_diffusers=ratio(other, median), **told)  # fmt: skip
+                is_measured = True
+            self.clean()
+            # The next one is for where the first cannot.
+            if is_measured:
+                break
 
     def theirs(
         self, config: TransformerConfig, weights: dict[str, Tensor], shape: Shape, repeats: int, *, eager: bool = False
@@ -193,62 +277,81 @@ class Parts(Speed):
         median: float | None = None
         with self.guard(name):
             self.clean()
-            backend = next((item for item in self.backends if item in DIFFUSERS_BACKENDS), PLAIN_ATTENTION)
-            model = build_diffusers(config, self.kind, backend, weights)
-            if not eager:
-                model.compile_repeated_blocks(backend="inductor" if self.kind == "cuda" else "aot_eager")
-            inputs = make_inputs(config, shape, self.kind)
-            step = diffusers_step(model, inputs)
-            begin = time.perf_counter()
-            step()
-            self.device.wait()
-            first = time.perf_counter() - begin
-            told = self.timed(step, repeats, warmup=1 if eager else 0)
+            step, backend = self.their_step(config, weights, shape, eager=eager)
+            told = self.measured(step, repeats)
             median = told["median_seconds"]
-            self.tell(case=name, attention=backend, rows=inputs.layout.num_rows, first_seconds=first, **told)
-            del model, step
-            self.clean()
+            self.tell(case=name, attention=backend, **told)
+            del step
+        self.clean()
         return median
 
-    def quickest(self, shape: Shape) -> Mode:
-        """Each way over the first blocks of the stack; gives the one with the least seconds."""
-        inputs = make_inputs(self.config, shape, self.kind)
+    def their_step(
+        self, config: TransformerConfig, weights: dict[str, Tensor], shape: Shape, *, eager: bool
+    ) -> tuple[Callable[[], object], str]:
+        """The public implementation on the same tensors, and its attention backend."""
+        backend = next((item for item in self.backends if item in DIFFUSERS_BACKENDS), PLAIN_ATTENTION)
+        model = build_diffusers(config, self.kind, backend, weights)
+        if not eager:
+            model.compile_repeated_blocks(backend="inductor" if self.kind == "cuda" else "aot_eager")
+        return diffusers_step(model, make_inputs(config, shape, self.kind)), backend
+
+    def all_modes(self) -> None:
+        """Each way over the first blocks of the stack; compiled, other sizes too, which must find their graph."""
+        inputs = make_inputs(self.config, self.shapes[0], self.kind)
         layers = min(self.arguments.layers, self.config.num_layers)
-        found: list[tuple[float, Mode]] = []
         expected: list[Tensor] | None = None
         for mode in self.modes:
             with self.guard(f"mode {mode.name}"):
                 self.clean()
                 model = self.model(mode, layers)
                 step = self.step(model, inputs)
-                begin = time.perf_counter()
                 outputs = list(step())
-                self.device.wait()
-                first = time.perf_counter() - begin
                 expected = outputs if expected is None else expected
-                told = self.timed(step, 2, warmup=0)
-                self.tell(case=f"mode {mode.name}", blocks=layers, rows=inputs.layout.num_rows, first_seconds=first,
+                told = self.measured(step, 2)
+                self.tell(case=f"mode {mode.name}", blocks=layers, rows=inputs.layout.num_rows,
                           seconds_of_all_blocks=told["median_seconds"] * self.config.num_layers / layers,
                           difference=compared(outputs, expected), **told)  # fmt: skip
-                found.append((told["median_seconds"], mode))
+                if mode.is_compiled:
+                    self.other_sizes(model)
                 del model, step, outputs
         self.clean()
-        return min(found, key=lambda pair: pair[0])[1] if found else self.modes[0]
 
-    def drop_tables(self, model: MiniMaxH3Transformer) -> None:
-        """Frees the weights that only tables are made of, as a service does that keeps them on the host."""
-        for name in [name for name in self.weights if is_table_weight(name)]:
-            owner = model.get_submodule(name.rpartition(".")[0])
-            owner._parameters[name.rpartition(".")[2]] = None
-        # What is packed is another copy; nothing else reads the parts any more.
-        self.weights = {}
-        self.clean_memory()
+    def other_sizes(self, model: MiniMaxH3Transformer) -> None:
+        """How many graphs other sizes and prompts take, once one size is warm."""
+        for shape in (*reversed(self.shapes[1:]), Shape(width=512, height=512, num_frames=39, text_rows=77)):
+            before, step = num_graphs(), self.step(model, make_inputs(self.config, shape, self.kind))
+            seconds = wall_of(step, self.device.wait, 1)
+            self.tell(case=f"recompile {shape.name}", graphs=num_graphs() - before, seconds=seconds)
 
     def clean_memory(self) -> None:
         """As `clean`, but compiled graphs stay."""
         gc.collect()
         if self.kind == "cuda":
             torch.cuda.empty_cache()
+
+    def errors(self) -> None:
+        """Distance of each way, and of the public implementation, from float32 over the first blocks."""
+        shape, layers = self.shapes[1], min(2, self.config.num_layers)
+        config = replace(self.config, num_layers=layers)
+        weights = {name: tensor for name, tensor in self.all_weights().items() if block_of(name) < layers}
+        inputs = make_inputs(config, shape, self.kind)
+        exact_weights = {name: tensor.float() for name, tensor in weights.items()}
+        exact = list(self.step(build(config, self.kind, PLAIN_ATTENTION, torch.float32, exact_weights), inputs)())
+        del exact_weights
+        with self.guard("error diffusers"):
+            step, backend = self.their_step(config, weights, shape, eager=True)
+            outputs = cast("tuple[Tensor, Tensor]", step())
+            self.tell(
+                case="error against float32, diffusers",
+                attention=backend,
+                blocks=layers,
+                **compared(list(outputs), exact),
+            )
+            del step, outputs
+        for mode in self.modes if self.is_released else self.modes[:1]:
+            with self.guard(f"error {mode.name}"):
+                outputs = self.step(self.model(mode, layers, weights), inputs)()
+                self.tell(case=f"error against float32, {mode.name}", blocks=layers, **compared(list(outputs), exact))
 
     # Where queueing is what costs
 
@@ -259,25 +362,47 @@ class Parts(Speed):
         weights = random_weights(config, self.kind)
         if self.kind == "cpu":
             weights = {name: tensor.float() for name, tensor in weights.items()}
-        repeats = 30 if self.kind == "cuda" else 3
-        inputs = make_inputs(config, MINI_SHAPE, self.kind)
         with self.own(config, weights):
-            others = {eager: self.theirs(config, weights, MINI_SHAPE, repeats, eager=eager) for eager in (True, False)}
+            if self.kind == "cpu":
+                self.mini_beside()
+                return
+            others = {eager: self.theirs(config, weights, MINI_SHAPE, 20, eager=eager) for eager in (True, False)}
             for mode in self.modes:
-                for has_graph in (False, True):
-                    name = f"mini {mode.name}{', as a graph' if has_graph else ''}"
-                    with self.guard(name):
-                        self.clean()
-                        model = self.model(mode, config.num_layers, weights)
-                        step = self.step(model, inputs)
-                        step = partial(self.replayed, cast("Evaluation", step)) if has_graph else step
-                        if has_graph:
-                            self.graphs = Graphs(partial(self.platform.capture, index=0))
-                        told = self.timed(step, repeats, warmup=5)
-                        wall = wall_of(step, self.device.wait, repeats)
-                        self.tell(case=name, rows=inputs.layout.num_rows, wall_seconds=wall,
-                                  times_diffusers=ratio(others[True], told["median_seconds"]),
-                                  times_compiled_diffusers=ratio(others[False], told["median_seconds"]), **told)  # fmt: skip
+                for has_graph in (True,) if mode.is_compiled else (False, True):
+                    if mode.is_compiled and self.spent + 40 > self.arguments.budget_s:
+                        self.result["skipped"].append(f"mini {mode.name}")
+                        continue
+                    self.mini_mode(mode, has_graph, others)
+
+    def mini_mode(self, mode: Mode, has_graph: bool, others: dict[bool, float | None]) -> None:
+        """One way; by the card's clock and by that on the wall."""
+        name = f"mini {mode.name}{', as a graph' if has_graph else ''}"
+        with self.guard(name):
+            self.clean()
+            step = self.step(self.model(mode), make_inputs(self.config, MINI_SHAPE, self.kind))
+            if has_graph:
+                self.graphs = Graphs(partial(self.platform.capture, index=0))
+                step = partial(self.replayed, cast("Evaluation", step))
+            for _ in range(4):
+                step()
+            told = self.measured(step, 20)
+            wall = wall_of(step, self.device.wait, 20)
+            self.tell(case=name, wall_seconds=wall, times_diffusers=ratio(others[True], told["median_seconds"]),
+                      times_compiled_diffusers=ratio(others[False], told["median_seconds"]), **told)  # fmt: skip
+
+    def mini_beside(self) -> None:
+        """Ours and theirs by turns, for on a processor others may be at work."""
+        mode = self.modes[0]
+        ours = self.step(self.model(mode), make_inputs(self.config, MINI_SHAPE, self.kind))
+        theirs, _ = self.their_step(self.config, self.weights, MINI_SHAPE, eager=True)
+        seconds: dict[str, list[float]] = {"ours": [], "theirs": []}
+        for turn in range(self.arguments.rounds + 1):
+            for name, step in (("ours", ours), ("theirs", theirs)):
+                took = self.device.seconds(step)
+                seconds[name] += [took] if turn else []
+        median = {name: statistics.median(values) for name, values in seconds.items()}
+        self.tell(case=f"mini {mode.name}", median_seconds=median["ours"], diffusers_seconds=median["theirs"],
+                  times_diffusers=median["theirs"] / median["ours"], seconds=seconds)  # fmt: skip
 
     @contextmanager
     def own(self, config: TransformerConfig, weights: dict[str, Tensor]) -> Iterator[None]:
@@ -297,116 +422,145 @@ class Parts(Speed):
 
     # The video VAE
 
+    def vae(self, dtype: torch.dtype) -> Any:
+        """The video VAE, its attention by what is right."""
+        order = [name for name in self.platform.attention_preference if self.is_right(f"{ATTENTION}{name} 64")]
+        return video_vae(self.arguments, self.device, dtype, preference=order)
+
     def decode(self) -> None:
-        """A whole clip of 209 frames to bytes on the host, as it is and compiled."""
-        latents = 62 if self.is_released else 7
+        """The ways over a short clip, as it is and compiled; then a whole one of 209 frames to bytes on the host in the best."""
         height, width = (768, 1344) if self.is_released else (32, 64)
-        vae = video_vae(self.arguments, self.device, torch.bfloat16)
-        z = torch.randn(1, 24, latents, height // 16, width // 16, device=self.kind)
+        short, whole = (12, 62) if self.is_released else (7, 7)
+        vae = self.vae(torch.bfloat16)
+        expected = self.decoded(vae, "eager, 14 tiles at once, direct", short, (height, width), 14, Direct)[1]
+        compiler = "inductor" if self.kind == "cuda" else "aot_eager"
+        compile_blocks(vae, ("decoder.transformer_blocks",), name="vae", backend=compiler)
+        mover: Any = Overlapped if self.kind == "cuda" else Direct
+        found: list[tuple[float, int]] = []
+        for batch in (14, 28, 4):
+            name = f"compiled, {batch} tiles at once, {mover.__name__.lower()}"
+            with self.guard(f"decode {name}"):
+                seconds, _ = self.decoded(vae, name, short, (height, width), batch, mover, expected)
+                found.append((seconds, batch))
+        batch = min(found)[1]
+        self.decoded(vae, f"a clip, compiled, {batch} tiles at once", whole, (height, width), batch, mover)
+
+    def decoded(
+        self, vae: Any, name: str, latents: int, size: tuple[int, int], batch: int, mover: Any,
+        expected: np.ndarray[Any, Any] | None = None,
+    ) -> tuple[float, np.ndarray[Any, Any]]:  # fmt: skip
+        """Seconds of a clip and its frames; told with the largest difference from those expected."""
+        height, width = size
+        rng = torch.Generator(self.kind).manual_seed(3)
+        z = torch.randn(1, 24, latents, height // 16, width // 16, device=self.kind, generator=rng)
         frames = np.empty((vae.config.clips.frames_of(latents), height, width, 3), np.uint8)
         tiles = len(vae.decode_plan(latents, height // 16, width // 16).jobs)
-        expected: np.ndarray[Any, Any] | None = None
-        movers: tuple[Any, ...] = (Direct, Overlapped) if self.kind == "cuda" else (Direct,)
-        ways = [(False, 14, Direct), (True, 14, Direct), *((True, batch, movers[-1]) for batch in (14, 4, 28))]
-        is_compiled = False
-        for compiled, batch, mover in ways:
-            if compiled and not is_compiled:
-                is_compiled = True
-                compiler = "inductor" if self.kind == "cuda" else "aot_eager"
-                compile_blocks(vae, ("decoder.transformer_blocks",), name="vae", backend=compiler)
-            name = f"decode {'compiled' if compiled else 'eager'}, {batch} tiles at once, {mover.__name__.lower()}"
-            with self.guard(name):
-                call = partial(decode_to_host, vae, z, frames, batch, mover)
-                with self.device.memory() as memory:
-                    first = wall_of(call, self.device.wait, 1)
-                    seconds = wall_of(call, self.device.wait, 1)
-                expected = frames.copy() if expected is None else expected
-                levels = int(np.abs(frames.astype(np.int16) - expected).max())
-                self.tell(case=name, frames=len(frames), tiles=tiles, first_seconds=first, seconds=seconds,
-                          milliseconds_a_tile=1e3 * seconds / tiles, largest_level_difference=levels,
-                          memory=memory)  # fmt: skip
+        call = partial(decode_to_host, vae, z, frames, batch, mover)
+        with self.device.memory() as memory:
+            first = wall_of(call, self.device.wait, 1)
+            seconds = [wall_of(call, self.device.wait, 1) for _ in range(2)]
+        median = statistics.median(seconds)
+        levels = None if expected is None else int(np.abs(frames.astype(np.int16) - expected).max())
+        self.tell(case=f"decode {name}", frames=len(frames), tiles=tiles, first_seconds=first, seconds=seconds, median_seconds=median,
+                  milliseconds_a_tile=1e3 * median / tiles, largest_level_difference=levels, memory=memory)  # fmt: skip
+        return median, frames
 
     def encode(self) -> None:
-        """17 frames in each precision; then a clip of 124 frames in the quickest that keeps within the tolerance."""
+        """17 frames in each precision; a clip of 124 frames in the quickest within the tolerance; then compiled."""
         height, width = (768, 1344) if self.is_released else (32, 64)
-        vae = video_vae(self.arguments, self.device, torch.float32)
+        vae = self.vae(torch.float32)
         clip = torch.randn(1, 3, 17, height, width, device=self.kind)
         with exact_float32():
             made: list[Tensor] = []
             seconds = wall_of(lambda: made.append(vae.encode_moments(clip)), self.device.wait, 1)
             expected = made[0].chunk(2, 1)[0]
         self.tell(case="encode float32", seconds_of_17_frames=seconds)
-        half, fused = filled_half(vae.encoder), channels_last(filled_half(vae.encoder))
-        compiler = "inductor" if self.kind == "cuda" else "aot_eager"
-        compile_blocks(fused, ("down_blocks",), name="encoder", backend=compiler)
-        ways: dict[str, tuple[Any, int]] = {
-            "tf32": (None, 4), "float16": (half, 4), "float16, channels last": (channels_last(filled_half(vae.encoder)), 4),
-            "float16, channels last, 14 tiles at once": (channels_last(filled_half(vae.encoder)), 14),
-            "float16, channels last, compiled": (fused, 4),
+        half, last = filled_half(vae.encoder), channels_last(filled_half(vae.encoder))
+        ways: dict[str, tuple[Any, int, bool]] = {
+            "float16, channels last": (last, 4, False), "float16, channels last, 14 tiles at once": (last, 14, False),
+            "float16, channels last, searched": (last, 4, True), "float16, searched": (half, 4, True), "float16": (half, 4, False),
+            "tf32": (None, 4, False),
         }  # fmt: skip
-        found: list[tuple[float, str]] = []
-        for name, (encoder, batch) in ways.items():
-            with self.guard(f"encode {name}"), torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
-                call = partial(vae.encode_moments, clip, encoder=encoder, tile_batch=batch)
-                told = compared([call().chunk(2, 1)[0]], [expected])
-                seconds = self.timed(call, 2, warmup=0)["median_seconds"]
-                self.tell(case=f"encode {name}", seconds_of_17_frames=seconds, **told)
-                if told["relative_difference"] <= HALF_TOLERANCE:
-                    found.append((seconds, name))
-        if found:
-            name = min(found)[1]
-            encoder, batch = ways[name]
+        found = [(self.encoded(vae, clip, name, way, expected), name) for name, way in ways.items()]
+        seconds, name = min(found)
+        if seconds < inf:
             whole = torch.randn(1, 3, 124 if self.is_released else 22, height, width, device=self.kind)
-            with torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
-                told = self.timed(lambda: vae.encode_moments(whole, encoder=encoder, tile_batch=batch), 1, warmup=0)
+            encoder, batch, is_searched = ways[name]
+            with torch.backends.cudnn.flags(enabled=True, benchmark=is_searched, allow_tf32=True):
+                told = self.measured(lambda: vae.encode_moments(whole, encoder=encoder, tile_batch=batch), 1)
             self.tell(case="encode a clip", frames=whole.shape[2], way=name, **told)
+        if self.spent + 60 < self.arguments.budget_s:
+            compiler = "inductor" if self.kind == "cuda" else "aot_eager"
+            compile_blocks(last, ("down_blocks",), name="encoder", backend=compiler)
+            self.encoded(vae, clip, "float16, channels last, compiled", (last, 4, False), expected)
+
+    def encoded(self, vae: Any, clip: Tensor, name: str, way: tuple[Any, int, bool], expected: Tensor) -> float:
+        """Seconds of one way, infinite where it fails or is outside of the tolerance."""
+        encoder, batch, is_searched = way
+        found = inf
+        with (
+            self.guard(f"encode {name}"),
+            torch.backends.cudnn.flags(enabled=True, benchmark=is_searched, allow_tf32=True),
+        ):
+            call = partial(vae.encode_moments, clip, encoder=encoder, tile_batch=batch)
+            told = compared([call().chunk(2, 1)[0]], [expected])
+            seconds = float(self.measured(call, 2)["median_seconds"])
+            if told["relative_difference"] <= HALF_TOLERANCE:
+                found = seconds
+            self.tell(case=f"encode {name}", seconds_of_17_frames=seconds, **told)
+        return found
 
     # Memory and gaps
 
     def memory(self) -> None:
-        """Peaks of a service with everything resident but the tables' weights, with one DiT and with two."""
-        others = [video_vae(self.arguments, self.device, torch.bfloat16), self.audio_vae(), self.conditioner()]
+        """Peaks of a service with everything resident but the tables' weights, with one DiT and with two. The first blocks of a step
+        need what every block needs; the weights of the others are there and rest.
+        """
+        vae, conditioner = self.vae(torch.bfloat16), self.conditioner()
+        others = [vae, conditioner, self.audio_vae()]
         self.clean_memory()
         self.tell(case="memory of encoders and decoders", gib=self.allocated())
-        mode = self.modes[0] if self.kind == "cpu" else Mode(kernels="plain", backend=self.backends[0])
         weights = {name: tensor for name, tensor in random_weights(self.config, self.kind).items()
                    if not is_table_weight(name) or block_of(name) < 0}  # fmt: skip
-        inputs = make_inputs(self.config, self.shapes[0], self.kind)
         second: dict[str, Tensor] = {}
-        for name in ("one DiT", "two DiTs"):
-            with self.guard(f"memory {name}"):
-                if name == "two DiTs":
-                    second = {key: torch.empty_like(tensor) for key, tensor in weights.items()}
-                self.peak(name, mode, weights, inputs)
+        for count in (1, 2):
+            if count == 2:
+                second = {key: torch.empty_like(tensor) for key, tensor in weights.items()}
+            self.clean_memory()
+            with self.guard(f"memory, {count} DiT"):
+                words = torch.randint(8, (1, 512 if self.is_released else 8), device=self.kind)
+                latents, size = (12, (48, 84)) if self.is_released else (7, (2, 4))
+                z = torch.randn(1, 24, latents, *size, device=self.kind)
+                calls: dict[str, Callable[[], object]] = {
+                    "encode": lambda: conditioner(input_ids=words), "step": self.step_of_first_blocks(weights),  # noqa: B023
+                    "decode": lambda: list(vae.decode_clips(z, tile_batch=14)),  # noqa: B023
+                }  # fmt: skip
+                peaks = {name: self.measured(call, 1)["memory"] for name, call in calls.items()}
+                self.tell(case=f"memory of a service, {count} DiT", resident_gib=self.allocated(), peaks=peaks,
+                          peak_gib=max((peak.get("allocated_gib", 0.0) for peak in peaks.values()), default=None))  # fmt: skip
         del others, second
 
-    def peak(self, name: str, mode: Mode, weights: dict[str, Tensor], inputs: Inputs) -> None:
-        """Peak of one step over weights without tables; the tables are drawn, for only their size counts here."""
-        model = self.model(mode, weights=self.with_empty_tables(weights))
-        step = self.step_without_tables(model, inputs)
-        told = self.timed(step, 1, warmup=0)
-        self.tell(case=f"memory of a service, {name}", resident_gib=self.allocated(), **told)
-        del model, step
-        self.clean_memory()
-
-    def with_empty_tables(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """All names, the tables' weights without memory."""
-        config = self.config
+    def step_of_first_blocks(self, weights: dict[str, Tensor]) -> Callable[[], object]:
+        """Of the largest size; its tables are drawn, for only their size counts here."""
+        config = replace(self.config, num_layers=min(2, self.config.num_layers))
         with torch.device("meta"):
-            shapes = build(config, "cpu", PLAIN_ATTENTION, torch.bfloat16).state_dict()
-        return {name: weights.get(name, tensor) for name, tensor in shapes.items()}
-
-    def step_without_tables(self, model: MiniMaxH3Transformer, inputs: Inputs) -> Callable[[], object]:
-        """A step whose tables are there already."""
-        hidden, kind = self.config.hidden_size, self.kind
-        step = self.step(model, inputs, has_tables=False)
-        plan = step.keywords["plan"]  # type: ignore[attr-defined]
-        count = len(plan.timesteps)
-        draw = partial(torch.randn, device=kind, dtype=torch.bfloat16)
-        tables = StepTables(
-            blocks=tuple(draw(3 * count, 6, hidden) for _ in range(self.config.num_layers)), out=draw(count, 2, hidden)
+            empty = build(config, "cpu", PLAIN_ATTENTION, torch.bfloat16).state_dict()
+        model = build(
+            config,
+            self.kind,
+            self.backends[0],
+            torch.bfloat16,
+            {name: weights.get(name, there) for name, there in empty.items()},
         )
-        return partial(step.func, *step.args, **{**step.keywords, "plan": replace(plan, tables=tables)})  # type: ignore[attr-defined]
+        model.kernels = PLAIN if self.modes[0].kernels == "plain" else self.fused()
+        step = cast("Evaluation", self.step(model, make_inputs(config, self.shapes[0], self.kind), has_tables=False))
+        plan, hidden = step.keywords["plan"], config.hidden_size
+        count = len(plan.timesteps)
+        draw = partial(torch.randn, device=self.kind, dtype=torch.bfloat16)
+        tables = StepTables(
+            blocks=tuple(draw(3 * count, 6, hidden) for _ in range(config.num_layers)), out=draw(count, 2, hidden)
+        )
+        return partial(step.func, *step.args, **{**step.keywords, "plan": replace(plan, tables=tables)})
 
     def allocated(self) -> float | None:
         """GiB in tensors on the card."""
@@ -432,7 +586,7 @@ class Parts(Speed):
         """Families of kernels, and the time in which nothing ran, over the first blocks with the quickest way."""
         layers = min(self.arguments.layers, self.config.num_layers)
         inputs = make_inputs(self.config, self.shapes[0], self.kind)
-        mode = self.told_mode()
+        mode = self.modes[0]
         step = self.step(self.model(mode, layers), inputs)
         step()
         step()
@@ -448,12 +602,6 @@ class Parts(Speed):
             families[family_of(item.name)] = families.get(family_of(item.name), 0.0) + (item.stop - item.start) / 1e6
         self.tell(case="gaps", mode=mode.name, blocks=layers, step_seconds=seconds, families=families, waits=waits,
                   **{**asdict(table), "gaps": [asdict(gap) for gap in table.gaps[:10]]})  # fmt: skip
-
-    def told_mode(self) -> Mode:
-        """The quickest that a `mode` row tells, else the first."""
-        rows = [row for row in self.result["rows"] if str(row.get("case")).startswith("mode ")]
-        best = min(rows, key=lambda row: row["median_seconds"], default=None)
-        return next((mode for mode in self.modes if best and best["case"] == f"mode {mode.name}"), self.modes[0])
 
 
 def traced(call: Callable[[], object], wait: Callable[[], None]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -96,12 +97,15 @@ def filled(module: nn.Module, device: str, dtype: torch.dtype) -> Any:
     return module
 
 
-def video_vae(arguments: argparse.Namespace, device: Device, dtype: torch.dtype) -> VideoAutoencoder:
+def video_vae(
+    arguments: argparse.Namespace, device: Device, dtype: torch.dtype, preference: Sequence[str] | None = None
+) -> VideoAutoencoder:
+    """With random weights; preference: of attention backends, else the device's own."""
     config = VideoVaeConfig() if arguments.config == "released" else TINY_VIDEO
     backend = select_backend(
         AttentionConfig(), role="vae", category="self", head_dim=config.decoder_attention_head_dim,
         platform_name=device.kind, capability=capability_of(device.kind), dtype=dtype, is_mask_free=True,
-        preference=find_platform(device.kind).attention_preference,
+        preference=find_platform(device.kind).attention_preference if preference is None else tuple(preference),
     )  # fmt: skip
     with torch.device("meta"):
         module = VideoAutoencoder(config, backend=backend)

@@ -192,7 +192,7 @@ class Speed:
         kept = {name: tensor for name, tensor in weights.items() if block_of(name) < config.num_layers}
         backend = mode.backend if self.kind == "cuda" else "TORCH_SDPA"
         made = build(config, self.kind, backend, torch.bfloat16, kept)
-        made.kernels = {"plain": lambda: PLAIN, "fused": fused, "traceable": lambda: TRACEABLE}[mode.kernels]()
+        made.kernels = {"plain": lambda: PLAIN, "fused": self.fused, "traceable": lambda: TRACEABLE}[mode.kernels]()
         if mode.kernels == "fused":
             made.pack_projections()
         if mode.is_compiled:
@@ -200,6 +200,10 @@ class Speed:
             compiler = "inductor" if self.kind == "cuda" else "aot_eager"
             compile_blocks(made, ("transformer_blocks",), name="transformer", backend=compiler)
         return made
+
+    def fused(self) -> Kernels:
+        """The Triton kernels."""
+        return fused()
 
     def all_weights(self) -> dict[str, Tensor]:
         if not self.weights:

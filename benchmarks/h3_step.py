@@ -6,7 +6,7 @@ Weights are drawn on the device in the mixed layout (bfloat16, the heads and the
 and attention backend: warm-up, then timed evaluations, peak memory, and a check that the outputs are finite. `--diffusers`
 measures the public implementation on the same weights in the same run, and how far both are from float32 on the first
 blocks of the stack. The result file is written after every measurement, so a run that is cut short leaves what it had.
-`--parts step,mini,decode,encode,kernels,gaps,memory` measures the bars of speed instead, see h3_parts.py.
+`--parts check,step,smaller,mini` and others measure the bars of speed instead, see h3_parts.py.
 `--config tiny` runs anywhere in seconds, as a test of this script.
 """
 
@@ -479,8 +479,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--error-layers", type=int, default=4, help="blocks of the comparison with float32")
     parser.add_argument("--budget-seconds", type=float, default=270.0, help="start no measurement after this")
     parser.add_argument("--parts", type=lambda text: text.split(","), metavar="A,B", help="measure these parts instead")
-    parser.add_argument("--layers", type=int, default=8, help="blocks over which parts compare ways to run them")
+    parser.add_argument("--layers", type=int, default=4, help="blocks over which parts compare ways to run them")
     parser.add_argument("--repeats", type=int, default=2, help="timed calls of a part's measurement")
+    parser.add_argument("--rounds", type=int, default=9, help="turns of ours and theirs on a processor")
+    parser.add_argument("--dry-run", action="store_true", help="tell which parts would run and for how long")
+    parser.add_argument("--began", type=float, default=0.0, help=argparse.SUPPRESS)
+    parser.add_argument("--lost", nargs="*", default=[], help=argparse.SUPPRESS)
     parser.add_argument("--again", action="store_true", help="forget the parts that the result file has")
     arguments = parser.parse_args(argv)
     if arguments.parts:
