@@ -2,8 +2,6 @@ import json
 
 from benchmarks.h3_check import checked, main
 
-from benchmarks import h3_check
-
 CRASH = """
 import os, sys
 sys.argv[0] = "h3_check"
@@ -24,9 +22,9 @@ def test_attention_on_a_processor_is_right(tmp_path):
 
 
 def test_an_item_that_ends_its_process_is_wrong_and_the_others_are_told(tmp_path, monkeypatch):
-    real = h3_check.subprocess.run
+    real = subprocess.run
     monkeypatch.setattr(
-        h3_check.subprocess, "run", lambda command, **told: real([command[0], "-c", CRASH, *command[3:]], **told)
+        subprocess, "run", lambda command, **told: real([command[0], "-c", CRASH, *command[3:]], **told)
     )
     told = checked("tiny", "cpu", tmp_path)
     assert not told["attention TORCH_SDPA 128"]["is_right"]

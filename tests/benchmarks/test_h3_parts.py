@@ -85,7 +85,7 @@ def test_what_the_check_found_wrong_is_not_used(tmp_path):
         mixed = parts.fused()
     assert mixed.name == "fused but swiglu"
     assert mixed.swiglu == PLAIN.swiglu
-    assert mixed.norm_rotate == "fused norm_rotate"
+    assert mixed.norm_rotate is wrong.norm_rotate
 
 
 def test_a_part_that_takes_the_card_away_is_not_tried_again(tmp_path):
