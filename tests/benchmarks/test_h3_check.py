@@ -1,4 +1,5 @@
 import json
+import subprocess
 
 from benchmarks.h3_check import checked, main
 
