@@ -282,6 +282,22 @@ class Omni:
         results |= call.failures
         return [results[index] for index in range(len(requests))]
 
+    def start_profile(self) -> None:
+        """Begins a trace of torch's profiler for each process that computes, in `torch_profiler_dir`.
+
+        Raises:
+            Conflict: the settings name no folder, or a profile is under way.
+        """
+        self._engine.start_profile()
+
+    def stop_profile(self) -> tuple[Path, ...]:
+        """Ends that, and gives the traces, for a viewer such as Perfetto.
+
+        Raises:
+            Conflict: no profile is under way.
+        """
+        return self._engine.stop_profile()
+
     def metrics(self) -> str:
         """Figures of this engine since its start, in Prometheus' text format."""
         return self._engine.metrics.text()
@@ -355,6 +371,14 @@ class AsyncOmni:
     def abort(self, request_id: str) -> None:
         """Gives a request up; unknown and finished ones are ignored. Safe to call from any thread."""
         self._engine.cancel(request_id)
+
+    async def start_profile(self) -> None:
+        """See `Omni.start_profile`."""
+        await asyncio.to_thread(self._engine.start_profile)
+
+    async def stop_profile(self) -> tuple[Path, ...]:
+        """See `Omni.stop_profile`."""
+        return await asyncio.to_thread(self._engine.stop_profile)
 
     def metrics(self) -> str:
         """Figures of this engine since its start, in Prometheus' text format."""

@@ -122,6 +122,12 @@ class RunSpec:
         "measure seconds and peak memory of each part of a request, told with its result (waits for the device)",
         stages=("diffusion",),
     )
+    torch_profiler_dir: Path | None = setting(
+        None, "folder for traces of torch's profiler; no profile can be started when absent", metavar="DIR", stages=()
+    )
+    torch_profiler_max_seconds: float = setting(
+        60.0, "time after which a trace ends by itself", unit="s", minimum=0.1, maximum=3600, stages=()
+    )
     log_level: str = setting(
         "warning", "how much is logged to stderr", choices=("debug", "info", "warning", "error"), stages=()
     )

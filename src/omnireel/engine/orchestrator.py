@@ -24,7 +24,8 @@ from omnireel.engine.result import GenerationResult
 from omnireel.engine.runner import bug
 from omnireel.engine.scheduler import Scheduler
 from omnireel.engine.ticket import Ticket
-from omnireel.errors import Cancelled, EngineError, InvalidRequest, OmniReelError
+from omnireel.engine.tracing import Traces
+from omnireel.errors import Cancelled, EngineError, InvalidRequest, OmniReelError, Unavailable
 from omnireel.media.encode import check_writable, write_clip
 from omnireel.media.prepare import media_facts, prepared
 from omnireel.models import checks
@@ -34,6 +35,8 @@ from omnireel.observe.metrics import Metrics
 from omnireel.request import StepEvent
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from omnireel.config import ResolvedConfig
     from omnireel.engine.child import EarlyChildren
     from omnireel.engine.executors import Outcome
@@ -111,6 +114,7 @@ class Engine:
             )
             for spec, executor in zip(specs, executors, strict=True)
         ]
+        self._traces = Traces(config.run.torch_profiler_dir, config.run.torch_profiler_max_seconds, self._lanes)
         self._clock = threading.Thread(target=self._scheduler.watch, name="omnireel-clock", daemon=True)
         self.metrics = metrics or Metrics()
         self.metrics.watch(waiting=lambda: self._scheduler.waiting, running=lambda: self._scheduler.running)
@@ -283,6 +287,27 @@ class Engine:
             ticket = self._live.get(request_id)
         if ticket is not None:
             ticket.cancel()
+
+    def start_profile(self) -> None:
+        """Begins to record what every replica computes, into the folder that the settings name.
+
+        Raises:
+            Conflict: the settings name none, or a profile is under way.
+            Unavailable: the engine is not started, or closed.
+            EngineError: a replica cannot; none records then.
+        """
+        if not self.is_alive:
+            raise Unavailable("the engine does not run")
+        self._traces.start()
+
+    def stop_profile(self) -> tuple[Path, ...]:
+        """Ends that; the traces, one for each process that computes, which lie where it runs.
+
+        Raises:
+            Conflict: no profile is under way.
+            EngineError: no trace could be written.
+        """
+        return self._traces.stop()
 
     def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
         """Cancels what waits, runs or is being written, and gives the model's memory back; later calls do nothing.

@@ -24,6 +24,8 @@ from omnireel.observe.metrics import Metrics, PartMetrics
 from omnireel.request import StepEvent
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from omnireel.config import ResolvedConfig
     from omnireel.engine.child import EarlyChildren
     from omnireel.engine.connectors import Connector
@@ -201,6 +203,38 @@ class StagedEngine:
             journey = self._live.get(request_id)
         if journey is not None:
             journey.ticket.cancel()
+
+    def start_profile(self) -> None:
+        """See `Engine.start_profile`; of every stage."""
+        engines = self._profiled()
+        begun: list[Engine] = []
+        try:
+            for engine in engines:
+                engine.start_profile()
+                begun.append(engine)
+        except OmniReelError:
+            for engine in begun:
+                engine.stop_profile()
+            raise
+
+    def stop_profile(self) -> tuple[Path, ...]:
+        """See `Engine.stop_profile`; in order of the stages."""
+        found: list[Path] = []
+        failure: OmniReelError | None = None
+        for engine in self._profiled():
+            try:
+                found += engine.stop_profile()
+            except OmniReelError as error:
+                failure = error
+        if failure is not None and not found:
+            raise failure
+        return tuple(found)
+
+    def _profiled(self) -> list[Engine]:
+        """Those of other processes, and one of this, whose trace has all that the process does."""
+        engines = [stage.engine for stage in self._stages]
+        here = [engine for engine in engines if engine.is_here]
+        return [engine for engine in engines if engine not in here[1:]]
 
     def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
         """Cancels everything and gives the models' memory back; see `Engine.close`."""

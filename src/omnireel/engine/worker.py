@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from omnireel.engine.build import WorkerSpec
     from omnireel.engine.executors import Outcome
     from omnireel.engine.link import Wire
+    from omnireel.observe.trace import TraceOrder
     from omnireel.request import StepEvent
 
 logger = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ class Worker:
         self._jobs: queue.SimpleQueue[list[Ticket] | WorkerSpec | None] = queue.SimpleQueue()
         self._live: dict[str, Ticket] = {}
         self._live_lock = threading.Lock()
+        self._executor: InlineExecutor | None = None
         self._reader = threading.Thread(target=self._read, name="omnireel-worker-reader", daemon=True)
 
     def serve(self) -> None:
@@ -82,6 +84,7 @@ class Worker:
         except OmniReelError as error:
             self._link.send(StageMessage(kind=Kind.FAILED, body=error))
             return
+        self._executor = executor
         self._link.send(StageMessage(kind=Kind.READY, body=(executor.weights_digest, dict(executor.facts()))))
         while isinstance(tickets := self._jobs.get(), list):
             executor.execute(tickets, self)
@@ -150,6 +153,9 @@ class Worker:
             self._link.send(StageMessage(kind=Kind.PONG))
         elif message.kind is Kind.LOAD:
             self._jobs.put(message.body)
+        elif message.kind is Kind.PROFILE:
+            # Writing a trace takes longer than who waits for a sign of life may be left waiting.
+            threading.Thread(target=self._profile, args=[message.body], name="omnireel-worker-trace").start()
         elif message.kind is Kind.RUN:
             self._jobs.put([self._ticket(*item) for item in message.body])
         elif message.kind is Kind.CANCEL:
@@ -163,6 +169,12 @@ class Worker:
             for ticket in live:
                 ticket.cancel()
             self._jobs.put(None)
+
+    def _profile(self, order: TraceOrder | None) -> None:
+        assert self._executor is not None, "who may be profiled has told that it is ready"
+        answer = self._executor.profile(order)
+        error = answer.exception()
+        self._link.send(StageMessage(kind=Kind.PROFILED, body=error or answer.result()))
 
     def _ticket(self, workload: object, timeout_seconds: float | None, waited_seconds: float) -> Ticket:
         ticket = Ticket(workload, self._step, timeout_seconds=timeout_seconds)  # type: ignore[arg-type]

@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from omnireel.errors import OmniReelError
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from pathlib import Path
+
     from omnireel.engine.runner import RunReport
     from omnireel.engine.ticket import Ticket
+    from omnireel.observe.trace import TraceOrder
 
     Outcome: TypeAlias = "RunReport | OmniReelError"
 
@@ -76,6 +80,14 @@ class Executor(Protocol):
 
         Raises:
             WorkerDied: it is not.
+        """
+        ...
+
+    def profile(self, order: TraceOrder | None) -> Future[tuple[Path, ...]]:
+        """Begins a trace of whoever computes, or ends it; for any thread, also while something runs.
+
+        Returns:
+            Comes when that is done: with the files at the end of a trace; or with an OmniReelError.
         """
         ...
 

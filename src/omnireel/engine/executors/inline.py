@@ -6,17 +6,22 @@ import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from omnireel.engine.build import engine_facts
 from omnireel.engine.runner import Runner
-from omnireel.errors import EngineError
+from omnireel.errors import EngineError, OmniReelError
 from omnireel.models.discover import imported, load_pipeline
+from omnireel.observe.trace import Tracer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from omnireel.engine.build import WorkerSpec
     from omnireel.engine.executors import Feed
     from omnireel.engine.ticket import Ticket
+    from omnireel.observe.trace import TraceOrder
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +35,7 @@ class InlineExecutor:
         self._index = spec.device_index
         self._runner: Runner | None = None
         self._digest = ""
+        self._tracer = Tracer()
 
     @property
     def weights_digest(self) -> str:
@@ -86,11 +92,27 @@ class InlineExecutor:
     def check(self, waited_seconds: float) -> None:
         """It is where this process is."""
 
+    def profile(self, order: TraceOrder | None) -> Future[tuple[Path, ...]]:
+        """See `Executor.profile`; done when it returns."""
+        done: Future[tuple[Path, ...]] = Future()
+        try:
+            path = None
+            if order is None:
+                path = self._tracer.stop()
+            else:
+                self._tracer.start(order)
+        except OmniReelError as error:
+            done.set_exception(error)
+        else:
+            done.set_result(() if path is None else (path,))
+        return done
+
     def kill(self) -> None:
         """A step in this process cannot be ended."""
 
     def close(self) -> None:
         """Lets the pipeline go."""
+        self._tracer.close()
         if self._runner is not None:
             self._runner = None
             self._context.platform.release_memory(self._index)

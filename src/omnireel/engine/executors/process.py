@@ -9,20 +9,26 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from omnireel.engine.child import Child
 from omnireel.engine.link import LinkClosed, SocketLink
 from omnireel.engine.message import Kind, StageMessage
-from omnireel.errors import EngineError, WorkerDied
+from omnireel.errors import EngineError, OmniReelError, WorkerDied
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from omnireel.engine.build import WorkerSpec
     from omnireel.engine.executors import Feed
     from omnireel.engine.link import Launch, Link
     from omnireel.engine.ticket import Ticket
+    from omnireel.observe.trace import TraceOrder
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +77,7 @@ class ProcessExecutor:
         self._silent = self._stuck = self._batch = 0.0
         self._is_pinged = self._is_loaded = False
         self._is_killed = threading.Event()
+        self._profiles: deque[Future[tuple[Path, ...]]] = deque()
 
     @property
     def is_here(self) -> bool:
@@ -148,6 +155,22 @@ class ProcessExecutor:
         if self._link is not None:
             self._receive(is_timed=False, waited_seconds=waited_seconds)
 
+    def profile(self, order: TraceOrder | None) -> Future[tuple[Path, ...]]:
+        """See `Executor.profile`; whoever receives hears the answer."""
+        answer: Future[tuple[Path, ...]] = Future()
+        link = self._link
+        try:
+            if link is None or not self._is_loaded:
+                raise LinkClosed("it is not there")
+            self._profiles.append(answer)
+            link.send(StageMessage(kind=Kind.PROFILE, body=order))
+        except LinkClosed as error:
+            with suppress(ValueError):
+                self._profiles.remove(answer)
+            if not answer.done():
+                answer.set_exception(WorkerDied(self._name, f"cannot be profiled: {error}"))
+        return answer
+
     def kill(self) -> None:
         """See `Executor.kill`; who receives finds out."""
         self._is_killed.set()
@@ -160,6 +183,7 @@ class ProcessExecutor:
         link, self._link = self._link, None
         if link is None:
             return
+        self._unprofiled(WorkerDied(self._name, "was closed"))
         try:
             link.send(StageMessage(kind=Kind.CLOSE))
         except LinkClosed:
@@ -213,8 +237,23 @@ class ProcessExecutor:
         self._silent, self._is_pinged = 0.0, False
         if message.kind is Kind.PONG:
             return None
+        if message.kind is Kind.PROFILED:
+            self._profiled(message.body)
+            return None
         self._stuck = 0.0
         return message
+
+    def _profiled(self, body: tuple[Path, ...] | OmniReelError) -> None:
+        answer = self._profiles.popleft()
+        if isinstance(body, OmniReelError):
+            answer.set_exception(body)
+        else:
+            answer.set_result(body)
+
+    def _unprofiled(self, error: WorkerDied) -> None:
+        """Whoever waits for a trace of a worker that is gone."""
+        while self._profiles:
+            self._profiles.popleft().set_exception(error)
 
     def _waited(self, seconds: float, *, is_timed: bool) -> None:
         self._silent += seconds
@@ -236,7 +275,9 @@ class ProcessExecutor:
             link.kill()
         is_own = link.close(self._patience.close if is_hung else 1.0) and not is_hung
         words, lines = link.epitaph()
-        return WorkerDied(self._name, f"died: {words}" if is_own else how, lines)
+        error = WorkerDied(self._name, f"died: {words}" if is_own else how, lines)
+        self._unprofiled(error)
+        return error
 
     def _drop(self) -> None:
         link, self._link = self._link, None
