@@ -13,6 +13,7 @@ from omnireel.attention.spec import AttentionConfig, AttentionSpec
 if TYPE_CHECKING:
     from omnireel.attention.backend import AttentionBackend, Place, all_backends
     from omnireel.attention.calibration import Calibration, calibration_of
+    from omnireel.attention.joint import JointTokens
     from omnireel.attention.layer import Attention
     from omnireel.attention.metadata import AttentionMetadata, VideoTokenLayout
     from omnireel.attention.select import select_backend, why_unavailable
@@ -24,6 +25,7 @@ __all__ = [
     "AttentionMetadata",
     "AttentionSpec",
     "Calibration",
+    "JointTokens",
     "Place",
     "VideoTokenLayout",
     "all_backends",
@@ -37,6 +39,7 @@ _HOMES = {
     "AttentionBackend": "backend",
     "AttentionMetadata": "metadata",
     "Calibration": "calibration",
+    "JointTokens": "joint",
     "Place": "backend",
     "VideoTokenLayout": "metadata",
     "all_backends": "backend",

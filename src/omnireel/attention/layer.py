@@ -11,6 +11,7 @@ from torch import nn
 
 from omnireel.attention.backend import LayerFacts
 from omnireel.attention.backends import torch_sdpa
+from omnireel.attention.joint import with_joint
 from omnireel.attention.metadata import ONE_DOCUMENT, AttentionMetadata
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class Attention(nn.Module):
     def forward(
         self, q_BSHD: Tensor, k_BSHD: Tensor, v_BSHD: Tensor, metadata: AttentionMetadata | None = None
     ) -> Tensor:
-        """[B,S,H,D] (batch, rows, heads, channels) in and out; no metadata means one document.
+        """[B,S,H,D] (batch, rows, heads, channels) in and out, with joint tokens [B,J+S,H,D]; no metadata means one document.
 
         float32 rows go to TORCH_SDPA where the backend has no float32.
 
@@ -59,6 +60,8 @@ class Attention(nn.Module):
             ValueError: the metadata asks for what the backend cannot do, or does not fit the rows.
         """
         metadata = metadata or ONE_DOCUMENT
+        if metadata.joint is not None:
+            q_BSHD, k_BSHD, v_BSHD, metadata = with_joint(q_BSHD, k_BSHD, v_BSHD, metadata)
         backend, can = self.backend, self.backend.can
         if q_BSHD.dtype is torch.float32 and can.dtypes and torch.float32 not in can.dtypes:
             backend = torch_sdpa.BACKEND

@@ -14,6 +14,8 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from omnireel.attention.joint import JointTokens
+
 
 class Kernel(Protocol):
     """Attention over one document. `mask`: of its keys, [B,Sk], or dense."""
@@ -63,6 +65,7 @@ class AttentionMetadata:
     full_attn_spans: rows [start, end) that see each other both ways while everything else is causal; the same in each sample.
     query_ranges: where local query rows lie in the whole sequence, for spans; empty when they are the whole.
     video: where the video lies. Publishing it asserts that a mask, if there is one, hides trailing padding alone.
+    joint: rows beside the sequence that every row sees; the output has theirs too, in the order that it says.
     step, progress: of the denoising loop, from 0 on, and falling from 1 to 0; None outside of it.
     """
 
@@ -73,6 +76,7 @@ class AttentionMetadata:
     full_attn_spans: tuple[tuple[int, int], ...] | None = None
     query_ranges: tuple[QueryRange, ...] = ()
     video: VideoTokenLayout | None = None
+    joint: JointTokens | None = None
     step: int | None = None
     progress: float | None = None
 
