@@ -1,8 +1,10 @@
 """What takes minutes: random kills under mixed load, thousands of generated requests, and crowds of idle connections.
 
-OMNIREEL tests clear its variables, so the size is set by SOAK_TRIALS (kills, 200) and SOAK_REQUESTS (generated ones, 10,000).
+OMNIREEL tests clear its variables, so the size is set by SOAK_TRIALS (kills, 200) and SOAK_REQUESTS (generated ones, 10,000). They
+may be run in pieces: what a piece of one seed has shown is added up in the JSON file SOAK_RECORD, and a seed that fails comes again.
 """
 
+import json
 import os
 import random
 import signal
@@ -20,6 +22,30 @@ pytestmark = [pytest.mark.soak, pytest.mark.timeout(7200)]
 
 TRIALS = int(os.environ.get("SOAK_TRIALS", "200"))
 REQUESTS = int(os.environ.get("SOAK_REQUESTS", "10000"))
+PIECE_TRIALS = 20
+
+
+class Record:
+    """Counts of one kind that went well, and how many seeds they took; kept in SOAK_RECORD where it is set."""
+
+    def __init__(self, kind: str) -> None:
+        self._place = Path(place) if (place := os.environ.get("SOAK_RECORD")) else None
+        self._kind = kind
+        self.counts: dict[str, int] = self._all().get(kind, {})
+
+    def __getitem__(self, name: str) -> int:
+        return self.counts.get(name, 0)
+
+    def add(self, **counts: int) -> None:
+        """One more seed."""
+        for name, count in {"seeds": 1, **counts}.items():
+            self.counts[name] = self[name] + count
+        if self._place is not None:
+            self._place.write_text(json.dumps(self._all() | {self._kind: self.counts}, indent=1) + "\n")
+        sys.stdout.write(f"{self._kind}: {self.counts}\n")
+
+    def _all(self) -> dict[str, dict[str, int]]:
+        return json.loads(self._place.read_text()) if self._place is not None and self._place.exists() else {}
 
 
 def workers_of(server) -> list[int]:
@@ -74,12 +100,21 @@ class Load:
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are found in /proc")
 def test_random_kills_lose_nothing_and_leave_nothing_behind(tmp_path):
-    chance = random.Random(4)
+    record = Record("kills")
+    while record["kills"] < TRIALS:
+        seed = record["seeds"] + 1
+        most = min(PIECE_TRIALS, TRIALS - record["kills"])
+        record.add(**killed_at_random(tmp_path / f"seed-{seed}", seed, most))
+
+
+def killed_at_random(folder: Path, seed: int, wanted_kills: int) -> dict[str, int]:
+    """Kills servers and workers of one root under load, and looks at what is left at last; gives what there was."""
+    chance = random.Random(seed)
     load = Load(chance)
     flags = ("--worker-timeout-seconds", "10", "--max-worker-deaths", "1000")
-    trials = 0
-    while trials < TRIALS:
-        with running(tmp_path, *flags, backend="mp", is_ready=chance.random() < 0.8) as server:
+    kills = {"of_servers": 0, "of_workers": 0}
+    while sum(kills.values()) < wanted_kills:
+        with running(folder, *flags, backend="mp", is_ready=chance.random() < 0.8) as server:
             # The model's process dies some times, and then the server.
             for _ in range(chance.randrange(3)):
                 for _ in range(chance.randrange(1, 8)):
@@ -87,22 +122,14 @@ def test_random_kills_lose_nothing_and_leave_nothing_behind(tmp_path):
                 for worker in workers_of(server):
                     with suppress(ProcessLookupError):
                         os.kill(worker, signal.SIGKILL)
-                trials += 1
+                        kills["of_workers"] += 1
             for _ in range(chance.randrange(1, 12)):
                 load.step(server)
             time.sleep(chance.random())
             server.kill()
-            trials += 1
-    with running(tmp_path, *flags, backend="mp") as server:
-        listed, after = [], ""
-        while True:
-            page = server.http.get(
-                "/v1/videos", params={"limit": 100, "order": "asc", **({"after": after} if after else {})}
-            )
-            listed += [job["id"] for job in page.json()["data"]]
-            if not page.json()["has_more"]:
-                break
-            after = page.json()["last_id"]
+            kills["of_servers"] += 1
+    with running(folder, *flags, backend="mp") as server:
+        listed = every_job(server)
         assert len(listed) == len(set(listed))
         wanted = {job_id for job_id, seed in load.accepted.items() if seed is not None}
         assert wanted <= set(listed)
@@ -116,25 +143,36 @@ def test_random_kills_lose_nothing_and_leave_nothing_behind(tmp_path):
                 assert job["seed"] == load.accepted.get(job_id, job["seed"])
                 content = server.http.get(f"/v1/videos/{job_id}/content")
                 assert content.status_code == 200
-                assert all(digests(content.content, tmp_path))
+                assert all(digests(content.content, folder))
             elif job["status"] == "failed":
                 assert job["error"]["code"] in ("interrupted", "worker_died"), job
         assert server.folders() == set(listed)
         assert not list((server.storage / "incoming").iterdir())
         assert not list(server.storage.rglob(".*"))
         assert "Traceback" not in server.words
-    sys.stdout.write(f"{trials} kills, {len(load.accepted)} accepted, {ended}" + "\n")
+    return {"kills": sum(kills.values()), **kills, "accepted": len(load.accepted), **ended}
+
+
+def every_job(server) -> list[str]:
+    """The ids of all jobs, page after page."""
+    listed, after = [], {}
+    while True:
+        page = server.http.get("/v1/videos", params={"limit": 100, "order": "asc", **after}).json()
+        listed += [job["id"] for job in page["data"]]
+        if not page["has_more"]:
+            return listed
+        after = {"after": page["last_id"]}
 
 
 def test_no_generated_request_meets_an_undocumented_answer(tmp_path):
-    made, seed = 0, 0
+    record = Record("generated")
     with running(tmp_path, "--max-jobs", "20", "--media-timeout", "5", "--video-sync-timeout", "5") as server:
-        while made < REQUESTS:
-            seed += 1
-            made += generated_requests(server, seed, 100, "fuzzing" if seed > 1 else "examples,coverage,fuzzing")
-        assert "Traceback" not in server.words
-        assert server.http.get("/health").status_code == 200
-    sys.stdout.write(f"{made} generated requests over {seed} seeds" + "\n")
+        while record["requests"] < REQUESTS:
+            seed = record["seeds"] + 1
+            phases = "fuzzing" if seed > 1 else "examples,coverage,fuzzing"
+            record.add(requests=generated_requests(server, seed, 100, phases))
+            assert "Traceback" not in server.words
+            assert server.http.get("/health").status_code == 200
 
 
 def test_crowds_and_slow_clients_keep_nobody_waiting(tmp_path):

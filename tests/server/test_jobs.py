@@ -2,6 +2,7 @@
 
 import sqlite3
 import threading
+import time
 
 import pytest
 
@@ -112,8 +113,9 @@ def test_what_ran_when_the_server_was_killed(tmp_path, is_rerun, attempts, statu
     added(before, is_sync=True)
     before.close()
     after = Jobs(tmp_path / "jobs.db")
-    after.recover(is_rerun=is_rerun)
+    after.recover(is_rerun=is_rerun, ttl_seconds=60.0)
     assert after.get(running.id).status == status
+    assert [job.id for job in after.outdated(time.time() + 61)] == ([running.id] if status == "failed" else [])
     assert after.get(running.id).error.get("code") == code
     assert after.get(done.id).status == table.COMPLETED
     assert after.ids() == {running.id, done.id}

@@ -46,6 +46,14 @@ def test_what_arrives_is_kept_whole_or_not_at_all(storage):
     assert not list((storage.root / "incoming").iterdir())
 
 
+def test_a_sweep_removes_what_was_being_written_when_the_server_was_killed(storage):
+    storage.video("video_1").mkdir()
+    for name in ("clip.mp4", ".omnireel-0f.part.mp4"):
+        (storage.video("video_1") / name).write_bytes(b"x")
+    assert storage.sweep({"video_1"}, set()) == 1
+    assert [path.name for path in storage.video("video_1").iterdir()] == ["clip.mp4"]
+
+
 def test_a_sweep_removes_what_belongs_to_nobody(storage):
     for name in ("video_1", "video_2"):
         storage.video(name).mkdir()

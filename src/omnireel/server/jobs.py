@@ -212,11 +212,17 @@ class Jobs:
         """Forgets a job."""
         self._run("DELETE FROM jobs WHERE id = ?", job_id)
 
-    def recover(self, *, is_rerun: bool) -> None:
+    def recover(self, *, is_rerun: bool, ttl_seconds: float | None = None) -> None:
         """To be called before anything runs: what ran when the server was killed waits again, once, or has failed.
 
         A synchronous job's caller is gone with the connection, so such jobs are forgotten.
+
+        Args:
+            is_rerun: whether they wait again.
+            ttl_seconds: how long the files of those that failed are kept; None for ever.
         """
+        now = time.time()
+        expires_at = None if ttl_seconds is None else now + ttl_seconds
         again = MAX_ATTEMPTS if is_rerun else 0
         error = {
             "code": "interrupted", "message": "the server was stopped while this ran", "hint": "ask for it again",
@@ -225,8 +231,8 @@ class Jobs:
         with self._transaction():
             self._run("DELETE FROM jobs WHERE is_sync = 1")
             self._run(
-                "UPDATE jobs SET status = ?, ended_at = ?, error = ? WHERE status = ? AND attempts >= ?",
-                FAILED, time.time(), json.dumps(error), RUNNING, again,
+                "UPDATE jobs SET status = ?, ended_at = ?, expires_at = ?, error = ? WHERE status = ? AND attempts >= ?",
+                FAILED, now, expires_at, json.dumps(error), RUNNING, again,
             )  # fmt: skip
             self._run("UPDATE jobs SET status = ?, started_at = NULL WHERE status = ?", QUEUED, RUNNING)
 

@@ -71,7 +71,7 @@ class Service:
             self.jobs = Jobs(self.storage.database)
             undo.callback(self.jobs.close)
             is_rerun = spec.interrupted_jobs == "rerun"
-            self.jobs.recover(is_rerun=is_rerun)
+            self.jobs.recover(is_rerun=is_rerun, ttl_seconds=spec.file_ttl)
             self.storage.sweep(self.jobs.ids(), {file.id for file in self.jobs.files()})
             self.measures = Measures()
             self.runs = Runs(

@@ -94,8 +94,12 @@ class Storage:
                 place.unlink()
 
     def sweep(self, jobs: Collection[str], files: Collection[str]) -> int:
-        """Removes what belongs to no job and no file of the table, and gives how many that were."""
+        """Removes what belongs to no job and no file of the table, and gives how many that were.
+
+        Called before anything runs, so what is hidden in a job's folder is a file that was being written when the server was killed.
+        """
         orphans = [path for path in self._videos.iterdir() if path.name not in jobs]
+        orphans += self._videos.glob("*/.*")
         orphans += [path for path in self._files.iterdir() if path.name not in files]
         orphans += list(self._incoming.iterdir())
         for path in orphans:
