@@ -155,7 +155,8 @@ def killed_at_random(folder: Path, seed: int, wanted_kills: int) -> dict[str, in
 
 def every_job(server) -> list[str]:
     """The ids of all jobs, page after page."""
-    listed, after = [], {}
+    listed: list[str] = []
+    after: dict[str, str] = {}
     while True:
         page = server.http.get("/v1/videos", params={"limit": 100, "order": "asc", **after}).json()
         listed += [job["id"] for job in page["data"]]

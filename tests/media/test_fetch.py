@@ -8,10 +8,12 @@ import http.server
 import threading
 import time
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import pytest
 
 from omnireel.errors import MediaUnreadable
+from omnireel.media import fetch as fetch_module
 from omnireel.media.fetch import fetch, is_url
 
 
@@ -186,7 +188,35 @@ def test_data_urls_are_taken(url, content):
     assert get(url) == content
 
 
-@pytest.mark.parametrize("url", ["data:image/png;base64,***", "data:image/png", "data:;base64,A"])
+@pytest.mark.parametrize("letters", range(3, 12))
+def test_data_urls_are_taken_in_pieces_of_any_size(monkeypatch, letters):
+    monkeypatch.setattr(fetch_module, "_PIECE_LETTERS", letters)
+    content = bytes(range(64))
+    text = base64.b64encode(content).decode()
+    broken_up = "\n".join(text[k : k + 7] for k in range(0, len(text), 7))
+    assert get("data:;base64," + text) == content
+    assert get("data:;base64," + quote(broken_up, safe="")) == content
+    assert get("data:," + quote(content, safe="")) == content
+    assert get("data:,%zz%4") == b"%zz%4"
+    with pytest.raises(MediaUnreadable, match="base64"):
+        get("data:;base64,QUFB" + "QQ==" + text)
+
+
+def test_a_data_url_is_not_given_to_what_remembers_urls(monkeypatch):
+    monkeypatch.setattr(fetch_module, "urlsplit", None)
+    assert get("DATA:;base64,QUFB") == b"AAA"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "data:image/png;base64,***",
+        "data:image/png",
+        "data:;base64,A",
+        "data:;base64,QQ==QQ==",
+        "data:;base64,QQ=\u00e4",
+    ],
+)
 def test_broken_data_urls_are_refused(url):
     with pytest.raises(MediaUnreadable, match="data URL"):
         get(url)

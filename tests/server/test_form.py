@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import tracemalloc
 
 import pytest
 from starlette.datastructures import UploadFile
@@ -90,6 +91,36 @@ def test_what_is_no_json_is_a_value_error(text):
 def test_a_broken_json_body_is_told(body):
     with pytest.raises(InvalidRequest):
         fields_of(body, "application/json")
+
+
+def test_json_tells_where_it_is_broken():
+    with pytest.raises(InvalidRequest, match="Expecting value, letter 5"):
+        fields_of(b'{"a":', "application/json")
+    with pytest.raises(InvalidRequest, match="NaN is not JSON"):
+        fields_of(b'{"a": NaN}', "application/json")
+
+
+def test_a_file_within_json_is_in_memory_twice_at_most():
+    letters = 8 * 2**20
+    body = json.dumps({"prompt": "x", "video_reference": "A" * letters}).encode()
+
+    async def receive():
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def read():
+        async with reading(
+            Request({"type": "http", "method": "POST", "headers": [(b"content-type", b"application/json")]}, receive),
+            max_part_bytes=1000,
+        ):
+            return tracemalloc.get_traced_memory()
+
+    tracemalloc.start()
+    try:
+        now, peak = asyncio.run(read())
+    finally:
+        tracemalloc.stop()
+    assert now < 1.5 * letters
+    assert peak < 2.5 * letters
 
 
 @pytest.mark.parametrize("brackets", ["[a]" * MAX_DEPTH, "[]" * 400])

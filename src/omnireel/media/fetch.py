@@ -14,6 +14,7 @@ import ssl
 import threading
 import time
 from base64 import b64decode
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from urllib.parse import SplitResult, unquote_to_bytes, urljoin, urlsplit
 
@@ -21,6 +22,8 @@ from omnireel.errors import MediaUnreadable
 
 MAX_REDIRECTS = 5
 _CHUNK_BYTES = 1 << 16
+_PIECE_LETTERS = 1 << 20
+"""Of a data URL, which is taken apart piece by piece: it may be the largest thing in memory."""
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _UNICAST = ipaddress.IPv6Network("2000::/3")
 """All that is handed out of IPv6 (RFC 4291); what lies beside it leads into some local network, by one mechanism or another."""
@@ -28,7 +31,7 @@ _UNICAST = ipaddress.IPv6Network("2000::/3")
 
 def is_url(text: str) -> bool:
     """Whether a user's word for a file is a URL that `fetch` takes."""
-    return text.partition(":")[0].lower() in ("http", "https", "data")
+    return text[:6].partition(":")[0].lower() in ("http", "https", "data")
 
 
 def fetch(url: str, *, name: str, max_bytes: int, timeout_seconds: float = 60.0, allow_private: bool = False) -> bytes:
@@ -44,11 +47,12 @@ def fetch(url: str, *, name: str, max_bytes: int, timeout_seconds: float = 60.0,
     Raises:
         MediaUnreadable: it cannot be fetched, is too large, or lies where it may not.
     """
+    # Not split, for urlsplit remembers what it has split, and these may be large.
+    if url[:5].lower() == "data:":
+        return _inline(url, name, max_bytes)
     deadline = time.monotonic() + timeout_seconds
     for _ in range(MAX_REDIRECTS + 1):
         parts = _split(url, name)
-        if parts.scheme == "data":
-            return _inline(url, name, max_bytes)
         found = _get(parts, name=name, max_bytes=max_bytes, deadline=deadline, allow_private=allow_private)
         if isinstance(found, bytes):
             return found
@@ -64,7 +68,7 @@ def fetch(url: str, *, name: str, max_bytes: int, timeout_seconds: float = 60.0,
 def _split(url: str, name: str) -> SplitResult:
     try:
         parts = urlsplit(url)
-        is_good = parts.scheme in ("http", "https", "data") and (parts.scheme == "data" or bool(parts.hostname))
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname)
         _ = parts.port
     except ValueError:
         is_good = False
@@ -75,20 +79,47 @@ def _split(url: str, name: str) -> SplitResult:
 
 def _inline(url: str, name: str, max_bytes: int) -> bytes:
     """data:[type][;parameters][;base64],content (RFC 2397); both encodings may be percent-encoded."""
-    head, comma, content = url.partition(",")
-    if not comma:
+    begin = url.find(",") + 1
+    if not begin:
         raise MediaUnreadable(name, "is a data URL without content")
-    if len(content) > 3 * max_bytes:
+    if len(url) - begin > 3 * max_bytes:
         raise MediaUnreadable(name, f"is larger than {max_bytes} bytes")
-    data = unquote_to_bytes(content)
-    if head.lower().endswith(";base64"):
-        try:
-            data = b64decode(b"".join(data.split()), validate=True)
-        except (binascii.Error, ValueError):
-            raise MediaUnreadable(name, "is a data URL with broken base64") from None
+    pieces = _unquoted(url, begin)
+    if url[max(0, begin - 8) : begin].lower() == ";base64,":
+        pieces = _from_base64(pieces)
+    try:
+        data = b"".join(pieces)
+    except (binascii.Error, ValueError):
+        raise MediaUnreadable(name, "is a data URL with broken base64") from None
     if len(data) > max_bytes:
         raise MediaUnreadable(name, f"is larger than {max_bytes} bytes")
     return data
+
+
+def _unquoted(url: str, begin: int) -> Iterator[bytes]:
+    """What a URL holds behind `begin`, with %XX as the byte that it stands for."""
+    while begin < len(url):
+        end = begin + _PIECE_LETTERS
+        # A %XX is not cut in two.
+        cut = url.find("%", end - 2, end)
+        end = cut if begin < cut and end < len(url) else end
+        yield unquote_to_bytes(url[begin:end])
+        begin = end
+
+
+def _from_base64(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The bytes behind base64 with white space in it; ValueError where it is none."""
+    rest, is_over = b"", False
+    for piece in pieces:
+        text = rest + b"".join(piece.split())
+        whole = len(text) - len(text) % 4
+        rest = text[whole:]
+        if whole and is_over:
+            raise ValueError("letters behind the end")
+        is_over = text[:whole].endswith(b"=")
+        yield b64decode(text[:whole], validate=True)
+    if rest:
+        raise ValueError("letters are missing")
 
 
 def _get(parts: SplitResult, *, name: str, max_bytes: int, deadline: float, allow_private: bool) -> bytes | str:

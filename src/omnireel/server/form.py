@@ -5,6 +5,7 @@ Form fields with brackets are put together (`extra_params[task]=t2va`, `names[]=
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Mapping
@@ -21,6 +22,8 @@ from omnireel.errors import InvalidRequest, UnsupportedBody
 MAX_FILES = 32
 MAX_FIELDS = 200
 MAX_DEPTH = 8
+LARGE_BYTES = 1 << 18
+"""A body of this size is parsed by a thread, as other requests would have to wait for it."""
 _KEY = re.compile(r"([^\[\]]+)((?:\[[^\[\]]*\])*)")
 
 
@@ -42,7 +45,9 @@ async def reading(request: Request, *, max_part_bytes: int) -> AsyncIterator[Fie
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json" or kind.endswith("+json"):
-        yield Fields(_json(await request.body()), is_json=True)
+        body = await _whole(request)
+        is_large = len(body) > LARGE_BYTES
+        yield Fields(await asyncio.to_thread(_json, body) if is_large else _json(body), is_json=True)
         return
     if kind not in ("multipart/form-data", "application/x-www-form-urlencoded"):
         raise UnsupportedBody(f"a body of type {kind[:60]!r} is not read", hint="send JSON or multipart/form-data")
@@ -68,11 +73,26 @@ def parsed(text: str) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def _json(body: bytes) -> Mapping[str, Any]:
+async def _whole(request: Request) -> bytearray:
+    """The body; unlike the request's own, it is not kept for as long as the request."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+    return body
+
+
+def _json(body: bytearray) -> Mapping[str, Any]:
+    """The fields of a JSON body, which is emptied: files in it are in memory once."""
     try:
-        values = parsed(body.decode())
-    except (ValueError, UnicodeDecodeError) as error:
-        raise InvalidRequest("body", "...", f"it must be JSON in UTF-8 ({type(error).__name__})") from None
+        text = body.decode()
+        body.clear()
+        values = parsed(text)
+    except UnicodeDecodeError:
+        raise InvalidRequest("body", "...", "it must be UTF-8") from None
+    except ValueError as error:
+        is_told = isinstance(error, json.JSONDecodeError)
+        why = f"{error.msg}, letter {error.pos}" if is_told else str(error).partition(":")[0]  # type: ignore[attr-defined]
+        raise InvalidRequest("body", "...", f"it must be JSON ({why})") from None
     if not isinstance(values, dict):
         raise InvalidRequest("body", "...", "it must be a JSON object")
     return _checked(values)
@@ -89,7 +109,8 @@ def _walk(name: str, value: object, depth: int) -> None:
         raise InvalidRequest("body", "...", f"it must not be nested deeper than {MAX_DEPTH}")
     if isinstance(value, str):
         try:
-            value.encode()
+            # Of a large file's letters no copy is made.
+            value.isascii() or value.encode()
         except UnicodeEncodeError:
             raise InvalidRequest(name, "...", "it must be Unicode") from None
     elif isinstance(value, dict):

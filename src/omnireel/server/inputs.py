@@ -85,7 +85,7 @@ class Inputs:
                 _copy(self._stored(source.file_id), target, source.field)
             elif source.video_id:
                 _copy(self._clip(source.video_id), target, source.field)
-            elif source.url.lower().startswith("file:"):
+            elif source.url[:5].lower() == "file:":
                 _copy(self._local(source), target, source.field)
             elif is_url(source.url):
                 target.write_bytes(self._fetched(source))
