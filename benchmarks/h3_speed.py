@@ -19,6 +19,7 @@ import copy
 import json
 import platform
 import statistics
+import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -530,7 +531,7 @@ def environment(arguments: argparse.Namespace) -> dict[str, Any]:
     """Where and with what the numbers were made."""
     has_card = arguments.device == "cuda"
     return {
-        "command": ["h3_speed.py", "--config", arguments.config], "python": platform.python_version(),
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]], "python": platform.python_version(),
         "torch": torch.__version__, "hardware": torch.cuda.get_device_name() if has_card else platform.machine(),
         "cuda": torch.version.cuda, "layers": arguments.layers, "backends": arguments.backends,
     }  # fmt: skip

@@ -61,7 +61,15 @@ def test_what_may_not_travel_is_told_to_who_sends(ends):
         ends[0].send(StageMessage(kind=Kind.RUN, body=object()))
 
 
-@pytest.mark.parametrize("junk", [b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\2\0\0\0\2{}[]", b"\0\0\0\2\0\0\0\3{}[1]"])
+JUNK = (
+    b"GET / HTTP/1.1\r\n\r\n",
+    b"\0\0\0\2\0\0\0\2{}[]",
+    b"\0\0\0\2\0\0\0\3{}[1]",
+    b'\0\0\0\2\0\0\0\x0f{}[["<f8",["a"]]]',
+)
+
+
+@pytest.mark.parametrize("junk", JUNK)
 def test_what_is_no_message_breaks_the_connection_off(ends, junk):
     ends[0]._socket.sendall(junk)
     with pytest.raises(LinkClosed):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import sys
 import threading
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 import torch
 from tests.support.processes import until
 
-from omnireel.errors import Conflict, StorageFailed
+from omnireel.errors import Conflict, EngineError, StorageFailed
 from omnireel.observe.trace import TraceOrder, Tracer
 
 
@@ -72,3 +73,15 @@ def test_a_folder_that_cannot_be_made_is_told_at_once(tracer, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageFailed, match="traces cannot be written"):
         tracer.start(order(tmp_path / "file"))
+
+
+def test_a_torch_without_the_profilers_private_name_is_told_and_holds_no_lock(tmp_path, monkeypatch):
+    order = TraceOrder(folder=tmp_path, name="trace", max_seconds=30)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "torch._C._profiler", None)
+        with pytest.raises(EngineError, match="profiler does not start"):
+            Tracer().start(order)
+    assert not list(tmp_path.iterdir())
+    tracer = Tracer()
+    tracer.start(order)
+    tracer.close()

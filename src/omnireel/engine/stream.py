@@ -56,9 +56,9 @@ def read(end: socket.socket) -> StageMessage:
     head, listed = _exactly(end, head_size), _exactly(end, list_size)
     try:
         specs = [(np.dtype(name), tuple(shape)) for name, shape in json.loads(listed)]
+        return from_parts(memoryview(head), [_array(end, kind, shape) for kind, shape in specs])
     except TypeError as error:
-        raise ValueError(f"not a list of arrays: {error}") from error
-    return from_parts(memoryview(head), [_array(end, kind, shape) for kind, shape in specs])
+        raise ValueError(f"what came is no message: {error}") from error
 
 
 class StreamLink:

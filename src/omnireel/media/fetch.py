@@ -116,7 +116,7 @@ def _from_base64(pieces: Iterable[bytes]) -> Iterator[bytes]:
         rest = text[whole:]
         if whole and is_over:
             raise ValueError("letters behind the end")
-        is_over = text[:whole].endswith(b"=")
+        is_over = is_over or text[:whole].endswith(b"=")
         yield b64decode(text[:whole], validate=True)
     if rest:
         raise ValueError("letters are missing")

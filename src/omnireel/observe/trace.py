@@ -58,7 +58,7 @@ class Tracer:
                 raise StorageFailed(f"traces cannot be written to {order.folder}: {error.strerror}") from error
             try:
                 self._profile = _started()
-            except (RuntimeError, Conflict) as error:
+            except (ImportError, TypeError, RuntimeError, Conflict) as error:
                 path.unlink(missing_ok=True)
                 if isinstance(error, Conflict):
                     raise
@@ -129,7 +129,7 @@ def _started() -> Any:
         raise Conflict("another engine of this process is profiled")
     try:
         return _profile()
-    except RuntimeError:
+    except BaseException:
         _recording.release()
         raise
 
@@ -139,7 +139,7 @@ def _profile() -> Any:
     from torch._C._profiler import _ExperimentalConfig
     from torch.profiler import profile, supported_activities
 
-    # Else only the calling thread's operations are recorded, which computes nothing.
+    # A private name of torch, which another version may lack: else only the calling thread's operations are recorded, which computes nothing.
     everywhere = _ExperimentalConfig(profile_all_threads=True)
     found = profile(activities=supported_activities(), experimental_config=everywhere)  # type: ignore[no-untyped-call]
     found.start()

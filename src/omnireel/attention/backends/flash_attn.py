@@ -1,8 +1,8 @@
 """FLASH_ATTN: the FlashAttention that is installed for the kind of device. On NVIDIA cards the newest generation that fits:
 4 on Blackwell, 3 on Hopper (also as the wheel with the forward pass alone), else 2, else the one inside vLLM.
 
-Not run on hardware but for the function of fa3_fwd_interface by itself: kernels are called as their packages document, and
-tested on stand-ins.
+Run on one NVIDIA H200 with fa3_fwd_interface. Other kernels are called as their packages document, and tested on stand-ins,
+which is why doctor tells that the backend was not run.
 """
 
 from __future__ import annotations

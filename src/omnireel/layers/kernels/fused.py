@@ -2,7 +2,7 @@
 
 They are bound by memory, so block sizes are whatever covers a row; registers hold one row (or the heads of one row) a
 program. Offsets of rows are 64-bit: a packed projection of a long clip has more than 2^31 values.
-Run in Triton's interpreter only; not run on hardware.
+Run on one NVIDIA H200, where each agreed with the plain spelling, and in Triton's interpreter.
 """
 
 from __future__ import annotations
