@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.engines import Heard, HeldToy, request
+from tests.support.processes import threads_left
 
 from omnireel.api import AsyncOmni, Omni, requests_of
 from omnireel.engine.orchestrator import Engine
@@ -29,7 +30,7 @@ SMALL = DiffusionSamplingParams(height=16, width=16, num_frames=3, seed=1)
 @pytest.fixture(autouse=True)
 def _no_thread_is_left() -> Iterator[None]:
     yield
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("omnireel")]
+    assert not threads_left()
 
 
 @pytest.fixture

@@ -278,8 +278,12 @@ def test_64_callers_on_a_line_of_16_all_get_their_clip_or_a_time_to_come_back(no
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("blow", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
-def test_a_worker_does_not_outlive_its_engine(tmp_path, blow):
+@pytest.mark.parametrize(
+    ("blow", "is_stopped"),
+    [(signal.SIGKILL, True), pytest.param(signal.SIGKILL, False, marks=pytest.mark.soak),
+     pytest.param(signal.SIGTERM, False, marks=pytest.mark.soak)],
+)  # fmt: skip
+def test_a_worker_does_not_outlive_its_engine_even_stopped(tmp_path, blow, is_stopped):
     command = [
         sys.executable, "-m", "omnireel.cli", "generate", "a kite", "--model", "toy", "--device", "cpu",
         "--distributed-executor-backend", "mp", "--num-inference-steps", "100", "-o", str(tmp_path / "clip.mp4"), "-q",
@@ -292,6 +296,8 @@ def test_a_worker_does_not_outlive_its_engine(tmp_path, blow):
         assert front.poll() is None, front.communicate()
         (worker,) = children(front.pid)
         time.sleep(1.0)
+        if is_stopped:
+            os.kill(worker, signal.SIGSTOP)
         front.send_signal(blow)
         front.communicate(timeout=20)
         until(lambda: not alive(worker), 10)

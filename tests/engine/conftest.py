@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 
 import pytest
 from tests.support.engines import HeldToy, engine_of
+from tests.support.processes import threads_left
 
 from omnireel.engine.orchestrator import Engine
 from omnireel.models.toy.pipeline import ToyPipeline
@@ -25,7 +25,7 @@ def start() -> Iterator[Callable[..., Engine]]:
     yield make
     for engine in made:
         engine.close()
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("omnireel")]
+    assert not threads_left()
 
 
 @pytest.fixture

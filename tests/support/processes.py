@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -55,3 +56,9 @@ def resident_mb(pid: int | None = None) -> float:
     """Memory of a process in MiB, shared pages included."""
     lines = Path(f"/proc/{os.getpid() if pid is None else pid}/status").read_text().splitlines()
     return next(float(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
+
+
+def threads_left() -> list[str]:
+    """Threads of the package, but for the one that starts processes, which stays with the process."""
+    names = [thread.name for thread in threading.enumerate()]
+    return [name for name in names if name.startswith("omnireel") and name != "omnireel-starter"]

@@ -6,6 +6,7 @@ Nothing here needs torch, so that a worker can import it while this process stil
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -13,9 +14,11 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Mapping
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from omnireel.engine.tether import Starter
 from omnireel.observe.env import environment
 
 if TYPE_CHECKING:
@@ -24,8 +27,12 @@ if TYPE_CHECKING:
 _LAST_LINES = 20
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "from omnireel.engine.tether import tie; tie(int(sys.argv[3])); "
     "from omnireel.engine.worker import main; main(int(sys.argv[1]))"
 )
+
+
+_STARTER: Starter[subprocess.Popen[str]] = Starter()
 
 
 class Child:
@@ -38,19 +45,22 @@ class Child:
         self.socket, theirs = socket.socketpair()
         self._lines: deque[str] = deque(maxlen=_LAST_LINES)
         with theirs:
-            # Its own session: a Ctrl-C of the terminal is for the engine, which ends its workers in order.
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, str(theirs.fileno()), json.dumps(sys.path)],
+            words = [str(theirs.fileno()), json.dumps(sys.path), str(os.getpid())]
+            launch = partial(
+                subprocess.Popen[str],
+                [sys.executable, "-c", _START, *words],
                 pass_fds=(theirs.fileno(),),
                 env={**environment(), **(env or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
+                # Its own session: a Ctrl-C of the terminal is for the engine, which ends its workers in order.
                 start_new_session=True,
                 text=True,
                 encoding="utf-8",
                 errors="replace",
             )
+            self._process = _STARTER.start(launch)
         self._pump = threading.Thread(target=self._copy, name=f"omnireel-worker-{name}-log", daemon=True)
         self._pump.start()
 
