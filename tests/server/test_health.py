@@ -36,6 +36,35 @@ def test_figures_are_in_the_words_of_prometheus(toy):
     assert families["omnireel_jobs_queued"].samples[0].value == 0
 
 
+def test_a_profile_is_started_and_stopped_once_and_answers_with_names(tmp_path):
+    traces = tmp_path / "traces"
+    with running(tmp_path / "server", "--torch-profiler-dir", str(traces), backend="mp") as server:
+        assert server.http.post("/stop_profile").json()["error"]["message"] == "no profile is under way"
+        # Benchmarks send the request that they are about to measure.
+        assert server.http.post("/start_profile", json={"prompt": "a kite"}).json() == {"is_profiling": True, "files": []}
+        again = server.http.post("/start_profile")
+        assert (again.status_code, again.json()["error"]["code"]) == (409, "conflict")
+        assert server.ended(server.create(seconds=1)["id"])["status"] == "completed"
+        stopped = server.http.post("/stop_profile").json()
+        assert stopped == {"is_profiling": False, "files": [path.name for path in traces.iterdir()]}
+        assert stopped["files"][0].startswith("trace-0-")
+        (traces / stopped["files"][0]).unlink()
+        traces.rmdir()
+        traces.write_text("")
+        broken = server.http.post("/start_profile")
+        assert (broken.status_code, broken.json()["error"]["code"]) == (507, "storage_failed")
+        assert str(traces) not in broken.text
+        assert str(traces) in server.words
+        server.http.post("/v1/omni/sleep")
+        assert server.http.post("/start_profile").status_code == 503
+
+
+def test_no_profile_is_started_where_no_folder_was_named(toy):
+    answer = toy.http.post("/start_profile")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "conflict")
+    assert "--torch-profiler-dir" in answer.json()["error"]["message"]
+
+
 def test_a_model_sleeps_and_wakes_and_jobs_wait_meanwhile(toy):
     assert toy.http.post("/v1/omni/sleep").json() == {"is_sleeping": True}
     try:

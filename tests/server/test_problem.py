@@ -40,6 +40,12 @@ def test_the_hint_is_in_the_message():
     assert told(errors.UnknownJob("no", hint="look again"))[1]["message"] == "no (look again)"
 
 
+def test_what_a_worker_wrote_before_it_died_is_not_told():
+    _, body, _ = told(errors.WorkerDied("0", "was killed", ["File /home/me/secret.py, line 3"]))
+    assert body["message"].startswith("worker 0 was killed (send the request again")
+    assert "secret" not in body["message"]
+
+
 def test_headers_tell_when_to_come_back_and_how_to_sign_in():
     assert told(errors.QueueFull(3, 2.2))[2]["retry-after"] == "3"
     assert told(errors.Unavailable("no"))[2]["retry-after"] == str(problem.RETRY_SECONDS)

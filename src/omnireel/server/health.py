@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+
 from fastapi import APIRouter, Request, Response
 
 from omnireel import __version__
+from omnireel.errors import StorageFailed
 from omnireel.observe.metrics import CONTENT_TYPE
 from omnireel.server import jobs as table
 from omnireel.server.problem import answers
-from omnireel.server.schemas import Alive, Health, Slept, Version
+from omnireel.server.schemas import Alive, Health, Profiled, Slept, Version
 from omnireel.server.service import service_of
 
+logger = logging.getLogger(__name__)
 router = APIRouter(tags=["operation"])
 
 _NOT_READY = {**answers(), 503: {"model": Health, "description": "requests are not run now; status says why"}}
@@ -59,6 +64,31 @@ async def wake_up(request: Request) -> Slept:
     service = service_of(request)
     await service.runs.wake_up()
     return Slept(is_sleeping=service.runs.is_asleep)
+
+
+@router.post("/start_profile", response_model=Profiled, responses=answers(409))
+async def start_profile(request: Request) -> Profiled:
+    """Begins to record what every process of the model computes, for trace viewers; needs --torch-profiler-dir. A body is not read."""
+    try:
+        await asyncio.to_thread(service_of(request).runs.engine.start_profile)
+    except StorageFailed as error:
+        raise _told_without_paths(error) from None
+    return Profiled(is_profiling=True)
+
+
+@router.post("/stop_profile", response_model=Profiled, responses=answers(409))
+async def stop_profile(request: Request) -> Profiled:
+    """Ends that; answers with the names of the files, which lie below --torch-profiler-dir where the model runs."""
+    try:
+        paths = await asyncio.to_thread(service_of(request).runs.engine.stop_profile)
+    except StorageFailed as error:
+        raise _told_without_paths(error) from None
+    return Profiled(is_profiling=False, files=[path.name for path in paths])
+
+
+def _told_without_paths(error: StorageFailed) -> StorageFailed:
+    logger.error("%s", error.message)
+    return StorageFailed("the trace cannot be written", hint="tell who runs the server; its log says why")
 
 
 @router.get("/version", response_model=Version, responses=answers())

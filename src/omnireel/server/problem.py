@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from omnireel.errors import DeadlineExceeded, EngineError, OmniReelError, QueueFull, Unavailable
+from omnireel.errors import DeadlineExceeded, EngineError, OmniReelError, QueueFull, Unavailable, WorkerDied
 from omnireel.server.schemas import ErrorBody
 
 logger = logging.getLogger(__name__)
@@ -54,8 +54,16 @@ def body(status: int, message: str, *, param: str | None = None, code: str = "",
     return {"error": {"message": text, "type": kind, "param": param, "code": code or str(status)}}
 
 
+def public(error: OmniReelError) -> OmniReelError:
+    """An error as clients may see it: what a worker wrote before it died names paths of this machine."""
+    if isinstance(error, WorkerDied):
+        return WorkerDied(error.details["worker"], error.details["how"], hint=error.hint)
+    return error
+
+
 def response(error: OmniReelError) -> JSONResponse:
     """The answer that tells of an error."""
+    error = public(error)
     headers = {}
     if isinstance(error, QueueFull):
         headers["Retry-After"] = str(math.ceil(error.details["retry_after_seconds"]))

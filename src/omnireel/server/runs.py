@@ -27,6 +27,7 @@ from omnireel.errors import (
 )
 from omnireel.request import DiffusionSamplingParams, GenerationRequest, MediaKind, OutputSpec, StepEvent
 from omnireel.server import jobs as table
+from omnireel.server import problem
 from omnireel.server.inputs import Medium, refs_of
 from omnireel.server.live import Live, Speed
 from omnireel.server.stills import write_stills
@@ -283,7 +284,7 @@ class Runs:
             return table.CANCELLED, kept
         if isinstance(outcome, WorkerDied) and self._is_rerun and job.attempts < table.MAX_ATTEMPTS:
             return table.QUEUED, {"started_at": None}
-        return table.FAILED, {**kept, "error": outcome.to_dict()}
+        return table.FAILED, {**kept, "error": problem.public(outcome).to_dict()}
 
 
 def request_of(job: Job, folder: Path, *, preview_every: int) -> GenerationRequest:

@@ -138,6 +138,13 @@ class Version(BaseModel):
     version: str
 
 
+class Profiled(BaseModel):
+    """Whether a profile is under way; the files of the one that has ended, by name."""
+
+    is_profiling: bool
+    files: list[str] = []
+
+
 class Slept(BaseModel):
     """Whether the model is in memory."""
 
