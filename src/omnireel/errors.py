@@ -128,11 +128,11 @@ class NotServed(ClientError):
 
     code = "not_served"
 
-    def __init__(self, served: Iterable[str]) -> None:
-        names = list(served)
+    def __init__(self, model: str, tasks: Iterable[str], served: Iterable[str]) -> None:
+        names, able = list(served), list(tasks)
         super().__init__(
-            f"the served model cannot do this; endpoints that it can answer: {', '.join(names)}",
-            details={"served": names},
+            f"{model} cannot do this; it does {', '.join(able)}, and endpoints that it can answer are {', '.join(names)}",
+            details={"model": model, "tasks": able, "served": names},
         )
 
 

@@ -41,7 +41,10 @@ def test_a_profile_is_started_and_stopped_once_and_answers_with_names(tmp_path):
     with running(tmp_path / "server", "--torch-profiler-dir", str(traces), backend="mp") as server:
         assert server.http.post("/stop_profile").json()["error"]["message"] == "no profile is under way"
         # Benchmarks send the request that they are about to measure.
-        assert server.http.post("/start_profile", json={"prompt": "a kite"}).json() == {"is_profiling": True, "files": []}
+        assert server.http.post("/start_profile", json={"prompt": "a kite"}).json() == {
+            "is_profiling": True,
+            "files": [],
+        }
         again = server.http.post("/start_profile")
         assert (again.status_code, again.json()["error"]["code"]) == (409, "conflict")
         assert server.ended(server.create(seconds=1)["id"])["status"] == "completed"

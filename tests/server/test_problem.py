@@ -25,6 +25,7 @@ def told(error):
         ),
         (errors.Unauthorized("an API key is needed"), 401, "authentication_error", None),
         (errors.UnknownJob("there is no video 'a'"), 404, "not_found_error", None),
+        (errors.UnknownModel("sora-2", ["h3"]), 404, "not_found_error", "model"),
         (errors.QueueFull(3, 2.2), 429, "rate_limit_error", None),
         (errors.StorageFailed("full"), 507, "server_error", None),
         (errors.Unavailable("the server is starting"), 503, "server_error", None),

@@ -98,6 +98,18 @@ def test_a_wrong_field_is_named(toy, body, param):
     assert error_of(toy.http.post("/v1/videos/sync", json=body)) == (400, param)
 
 
+def test_another_model_is_404_and_its_field_named(toy):
+    assert error_of(toy.http.post("/v1/videos", json={"prompt": "x", "model": "sora-2"})) == (404, "model")
+
+
+def test_whole_numbers_of_a_form_may_have_a_point(toy):
+    files = {
+        name: (None, text) for name, text in {"prompt": "x", "seconds": "1.0", "num_inference_steps": "4.0"}.items()
+    }
+    job = toy.http.post("/v1/videos", files=files).json()
+    assert (job["num_inference_steps"], job["seconds"]) == (4, "1")
+
+
 @pytest.mark.parametrize(
     "query", [{"limit": 101}, {"limit": -1}, {"limit": "x"}, {"order": "up"}, {"after": "video_0"}]
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.datastructures import UploadFile
 
-from omnireel.config import sampling_params
+from omnireel.config import sampling_params, settings_of
 from omnireel.errors import InvalidRequest, UnknownModel, nearest
 from omnireel.request import DiffusionSamplingParams
 from omnireel.server.form import Fields, parsed
@@ -26,6 +26,8 @@ _OWN = (
     "sound_duration", "return_stage_metrics", "start_time_seconds", "frame_indices", *MEDIA_FIELDS,
 )  # fmt: skip
 FIELDS = tuple(dict.fromkeys((*_OWN, *SAMPLING)))
+_WHOLE = tuple(item.name for item in settings_of(DiffusionSamplingParams) if item.kind is int)
+_DOTTED = re.compile(r"\s*([+-]?[0-9]{1,19})\.0*\s*")
 _SIZE = re.compile("\\s*([0-9]{1,6})\\s*[xX*\u00d7]\\s*([0-9]{1,6})\\s*")
 _FREE_RATIOS = ("auto", "adaptive")
 MAX_USER_LETTERS = 512
@@ -132,8 +134,16 @@ def _sampling(values: Mapping[str, Any], extra: dict[str, Any]) -> dict[str, Any
         if "width" in raw and "height" in raw:
             place.pop("aspect_ratio", None)
             place.pop("short_edge", None)
-    params = sampling_params(raw)
+    params = sampling_params({name: _undotted(value) if name in _WHOLE else value for name, value in raw.items()})
     return {name: getattr(params, name) for name in raw}
+
+
+def _undotted(value: Any) -> Any:
+    """A whole number that was written with a point, which in JSON is no other one and which forms of some clients send."""
+    if isinstance(value, float) and value.is_integer() and abs(value) <= 2**53:
+        return int(value)
+    match = _DOTTED.fullmatch(value) if isinstance(value, str) else None
+    return value if match is None else match[1]
 
 
 def _size(values: Mapping[str, Any]) -> tuple[int, int] | None:

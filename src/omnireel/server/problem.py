@@ -11,7 +11,15 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from omnireel.errors import DeadlineExceeded, EngineError, OmniReelError, QueueFull, Unavailable, WorkerDied
+from omnireel.errors import (
+    DeadlineExceeded,
+    EngineError,
+    OmniReelError,
+    QueueFull,
+    Unavailable,
+    UnknownModel,
+    WorkerDied,
+)
 from omnireel.server.schemas import ErrorBody
 
 logger = logging.getLogger(__name__)
@@ -71,7 +79,8 @@ def response(error: OmniReelError) -> JSONResponse:
         headers["Retry-After"] = str(RETRY_SECONDS)
     if error.http_status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    param = error.details.get("field") or error.details.get("name")
+    named = "model" if isinstance(error, UnknownModel) else None
+    param = error.details.get("field") or error.details.get("name") or named
     content = body(
         error.http_status, error.message, param=None if param is None else str(param), code=error.code, hint=error.hint
     )

@@ -118,6 +118,13 @@ class ModelList(BaseModel):
     data: list[Model]
 
 
+class AdapterList(BaseModel):
+    """The adapters that are loaded."""
+
+    object: Literal["list"] = "list"
+    data: list[dict[str, Any]]
+
+
 class Health(BaseModel):
     """Whether requests are run, and what waits."""
 
