@@ -1,7 +1,7 @@
 """Real processes, killed and stopped at every phase: every request ends once, and nothing is left behind.
 
 The trials and the soak are long (`pytest -m soak --log-cli-level warning` shows figures); the variable TRIALS says how many
-trials there are.
+trials there are, KILLING_SECONDS for how long workers are killed in quick succession.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from tests.support.processes import alive, children, open_files, proportional_mb
 
 from omnireel.engine.orchestrator import Engine
 from omnireel.engine.result import GenerationResult
-from omnireel.errors import OmniReelError, QueueFull, WorkerDied
+from omnireel.errors import EngineError, OmniReelError, QueueFull, WorkerDied
 from omnireel.request import DiffusionSamplingParams, GenerationRequest, OutputSpec
 
 TOY: dict[str, Any] = {
@@ -40,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 HUNG_SECONDS = 2.0
 TRIALS = int(os.environ.get("TRIALS", "100"))
+KILLING_SECONDS = float(os.environ.get("KILLING_SECONDS", "60"))
 PHASES = ("loading", "idle", "just sent", "step 1", "step 3", "last step", "any time")
 
 
@@ -193,6 +195,107 @@ def test_trials(nothing_left, tmp_path, name, flags, share):
     finally:
         trials.engine.close()
     assert not trials.engine.is_alive
+
+
+class Client(threading.Thread):
+    """Asks for one clip after another until it is told to leave, and keeps what every request came to."""
+
+    def __init__(self, engine: Engine, number: int) -> None:
+        super().__init__(name=f"client-{number}", daemon=True)
+        self._engine = engine
+        self._random = random.Random(number)
+        self.leaving = threading.Event()
+        self.asked: list[tuple[int, Heard]] = []
+
+    def run(self) -> None:
+        """Up to three requests at a time."""
+        while not self.leaving.is_set():
+            if sum(not heard.finals for _, heard in self.asked) >= 3:
+                time.sleep(0.01)
+                continue
+            seed = self._random.randrange(4)
+            try:
+                self.asked.append((seed, submitted(self._engine, request(MODELS["toy"], seed))))
+            except QueueFull:
+                time.sleep(0.1)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_quick_kills_under_load_lose_and_double_nothing(nothing_left):
+    """Often enough that most workers die while they load or run their first requests."""
+    chance = random.Random(11)
+    engine = engine_with(MODELS["toy"], num_replicas=2, rerun_interrupted=True)
+    kills, unready = 0, 0.0
+    try:
+        digests = {seed: digest_of(submitted(engine, request(MODELS["toy"], seed)).result()) for seed in range(4)}
+        clients = [Client(engine, number) for number in range(4)]
+        for client in clients:
+            client.start()
+        end = time.monotonic() + KILLING_SECONDS
+        while time.monotonic() < end:
+            pause = time.monotonic() + chance.uniform(0.8, 2.5)
+            while time.monotonic() < pause:
+                time.sleep(0.02)
+                unready += 0.02 * (not engine.health.is_ready)
+            if found := pids(engine):
+                os.kill(chance.choice(found), signal.SIGKILL)
+                kills += 1
+        for client in clients:
+            client.leaving.set()
+            client.join()
+        asked = [pair for client in clients for pair in client.asked]
+        until(lambda: all(heard.finals for _, heard in asked), 120)
+        until(lambda: all(replica.state == "ready" for replica in engine.health.replicas), 60)
+        restarts = sum(replica.restarts for replica in engine.health.replicas)
+        assert digest_of(submitted(engine, request(MODELS["toy"], 0)).result()) == digests[0]
+    finally:
+        engine.close()
+    ends = Counter(type(last).__name__ for _, heard in asked for last in heard.finals)
+    logger.warning(
+        "%d kills, %d restarts, %d requests: %s, run twice %d, no replica ready for %.1f s",
+        kills, restarts, len(asked), dict(ends), sum(heard.ticket.runs > 1 for _, heard in asked), unready,
+    )  # fmt: skip
+    assert all(len(heard.finals) == 1 for _, heard in asked)
+    assert set(ends) <= {"GenerationResult", "WorkerDied"}
+    assert all(
+        digest_of(last) == digests[seed]
+        for seed, heard in asked
+        for last in heard.finals
+        if isinstance(last, GenerationResult)
+    )
+    # Run again once, so that only one whose second worker died too has failed.
+    assert all(heard.ticket.runs >= 2 for _, heard in asked if isinstance(heard.finals[0], WorkerDied))
+    assert ends["GenerationResult"]
+    assert 0 < restarts <= kills
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_a_crash_loop_pauses_longer_each_time_and_stops_where_it_is_said(nothing_left):
+    engine = engine_with(MODELS["toy"], max_worker_deaths=5)
+    pauses: list[float] = []
+    try:
+        struck = 0.0
+        seen: set[int] = set()
+        while engine.is_alive:
+            for pid in set(pids(engine)) - seen:
+                if struck:
+                    pauses.append(time.monotonic() - struck)
+                seen.add(pid)
+                os.kill(pid, signal.SIGKILL)
+                until(lambda pid=pid: pid not in pids(engine))  # type: ignore[misc]
+                struck = time.monotonic()
+            time.sleep(0.005)
+        problem = engine.health.replicas[0].problem
+        with pytest.raises(EngineError, match="died 5 times in a row"):
+            submitted(engine, request(MODELS["toy"], 0))
+    finally:
+        engine.close()
+    logger.warning("five deaths, pauses of %s s, last: %s", [round(pause, 2) for pause in pauses], problem)
+    assert len(pauses) == 4
+    # A little less, for the first moment of a pause is before its start is seen.
+    assert all(pause > 0.9 * expected for pause, expected in zip(pauses, (0.2, 0.4, 0.8, 1.6), strict=True))
 
 
 @pytest.mark.soak
