@@ -2,7 +2,9 @@
 
 import pytest
 
+from omnireel.config import resolve
 from omnireel.config.rules import stage_rules
+from omnireel.errors import BadSetting
 from omnireel.models.topology import ExecutionType, StageFacts
 
 
@@ -29,3 +31,10 @@ def test_only_language_models_that_see_media_are_measured_with_media():
     assert names("ar")["skip_mm_profiling"]
     assert "skip_mm_profiling" not in names("ar", needs_media=True)
     assert "skip_mm_profiling" not in names("diffusion")
+
+
+@pytest.mark.parametrize("name", ["Own", "own:Own", "own..Own", "../own.Own", "own.1", ""])
+def test_what_is_no_name_of_a_class_is_refused_by_its_form(name):
+    with pytest.raises(BadSetting, match=r"worker_cls.*package\.module\.Class"):
+        resolve({"worker_cls": name}, {})
+    assert resolve({"worker_cls": "own.workers.Own"}, {}).process.worker_cls == "own.workers.Own"

@@ -15,7 +15,6 @@ from omnireel.request import setting
 _LM = ("ar", "generation")
 _DIFFUSION = ("diffusion",)
 _ENGINE = "a language-model engine"
-_WORKERS = "other classes of workers"
 _ALONE = "stages that are started by themselves"
 
 
@@ -144,8 +143,9 @@ class HandoverSpec:
 class PlacementSpec:
     """Which classes and variables the processes of a stage have."""
 
-    worker_cls: str | None = setting(None, "class of the workers", metavar="module:class", pending=_WORKERS)
-    worker_extension_cls: str | None = setting(None, "class that workers also are", stages=_DIFFUSION, pending=_WORKERS)
+    worker_extension_cls: str | None = setting(
+        None, "class that workers also are", stages=_DIFFUSION, pending="calls of workers' methods from outside"
+    )
     enable_sleep_mode: bool = setting(False, "let an idle model give its memory back", pending="sleeping models")
     disable_log_stats: bool | None = setting(None, "log no figures of a stage", pending="logged figures", idle=(True,))
 

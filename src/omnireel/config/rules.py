@@ -45,6 +45,10 @@ def check_values(
         if tokens is not None and requests is not None and tokens < requests:
             source = str(stage.sources["max_num_batched_tokens"])
             report(BadSetting("max_num_batched_tokens", tokens, source, f"max_num_seqs is {requests}, which is more"))
+        name = stage.process.worker_cls
+        if name is not None and ("." not in name or not all(part.isidentifier() for part in name.split("."))):
+            source = str(stage.sources["worker_cls"])
+            report(BadSetting("worker_cls", name, source, "it must be package.module.Class of an installed package"))
     if not values["async_chunk"]:
         return
     if len(stages) == 1:

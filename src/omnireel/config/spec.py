@@ -201,6 +201,11 @@ class ProcessSpec:
     env: Mapping[str, Any] | None = setting(
         None, "variables of worker processes, beside those that they inherit", metavar="JSON", is_secret=True
     )
+    worker_cls: str | None = setting(
+        None,
+        "class of worker processes, a subclass of omnireel.engine.worker.Worker in an installed package",
+        metavar="package.module.Class",
+    )
     rerun_interrupted: bool = setting(
         False, "run a request once more whose worker died, rather than fail it", stages=()
     )

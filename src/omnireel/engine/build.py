@@ -61,7 +61,7 @@ class WorkerSpec:
     """All that one replica of a model is made of, as it is sent to a process.
 
     stage: its stage, "" where there is one alone; rank: its number among the replicas; env: variables of its process. engine: settings that a recipe remembers, by name, to which the worker adds what
-    only it knows; max_batch: requests a step.
+    only it knows; max_batch: requests a step; worker_cls: class of the worker, "" for the package's own.
     """
 
     context: BuildContext
@@ -74,6 +74,7 @@ class WorkerSpec:
     log_level: str = "warning"
     log_format: str = "text"
     max_batch: int = 1
+    worker_cls: str = ""
 
     @property
     def name(self) -> str:
@@ -113,6 +114,7 @@ def worker_specs(config: ResolvedConfig) -> tuple[WorkerSpec, ...]:
             log_level=config.run.log_level,
             log_format=config.run.log_format,
             max_batch=max_batch,
+            worker_cls=config.process.worker_cls or "",
         )
         for rank, index in enumerate(_indices(config, context.platform, first))
     )

@@ -28,7 +28,7 @@ _LAST_LINES = 20
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
     "from omnireel.engine.tether import tie; tie(int(sys.argv[3])); "
-    "from omnireel.engine.worker import main; main(int(sys.argv[1]))"
+    "from omnireel.engine.worker import main; main(int(sys.argv[1]), sys.argv[4])"
 )
 
 
@@ -38,14 +38,15 @@ _STARTER: Starter[subprocess.Popen[str]] = Starter()
 class Child:
     """A fresh interpreter that waits at the other end of `socket` for what to load; see `engine.worker`.
 
-    What it writes goes to stderr, line by line. `env` are variables beside, or instead of, those of this process.
+    What it writes goes to stderr, line by line. `env` are variables beside, or instead of, those of this process; `kind` is
+    the class of the worker, where it is not the package's own.
     """
 
-    def __init__(self, name: str, env: Mapping[str, str] | None = None) -> None:
+    def __init__(self, name: str, env: Mapping[str, str] | None = None, kind: str = "") -> None:
         self.socket, theirs = socket.socketpair()
         self._lines: deque[str] = deque(maxlen=_LAST_LINES)
         with theirs:
-            words = [str(theirs.fileno()), json.dumps(sys.path), str(os.getpid())]
+            words = [str(theirs.fileno()), json.dumps(sys.path), str(os.getpid()), kind]
             launch = partial(
                 subprocess.Popen[str],
                 [sys.executable, "-c", _START, *words],
@@ -129,7 +130,7 @@ class EarlyChildren:
 def early_children(config: ResolvedConfig) -> EarlyChildren:
     """As many as a service with these settings will need; of pipelines of several stages each starts its own."""
     process = config.process
-    is_apart = process.distributed_executor_backend in (None, "mp") and not process.env
+    is_apart = process.distributed_executor_backend in (None, "mp") and not process.env and not process.worker_cls
     return EarlyChildren(num_replicas(config) if is_apart and len(config.stages) == 1 else 0)
 
 

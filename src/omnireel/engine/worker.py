@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from omnireel.engine.blocks import new_array
+from omnireel.engine.custom import class_named
 from omnireel.engine.executors.inline import InlineExecutor
 from omnireel.engine.link import LinkClosed, SocketLink
 from omnireel.engine.message import Kind, StageMessage
@@ -40,18 +41,28 @@ logger = logging.getLogger(__name__)
 _FOREVER = 3600.0
 
 
-def main(descriptor: int) -> None:
-    """The whole life of a worker process; `descriptor` is its end of the engine's socket."""
+def main(descriptor: int, kind: str = "") -> None:
+    """The whole life of a worker process; `descriptor` is its end of the engine's socket, `kind` the setting `worker_cls`."""
     # A terminal's Ctrl-C and the SIGTERM of a service manager go to everybody, and the engine may want to finish what runs
     # first; its end, however it comes, ends the worker.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     link = SocketLink(socket.socket(fileno=descriptor))
-    Worker(link).serve()
+    serve(link, kind)
     sys.stdout.flush()
     sys.stderr.flush()
     # Taking libraries apart one by one takes half a second and gives nothing back that the end of a process does not.
     os._exit(0)
+
+
+def serve(link: Wire, kind: str = "") -> None:
+    """Runs a worker of that class to its end; one that cannot be had is told as its model that could not be loaded."""
+    try:
+        made = class_named(kind, Worker)
+    except ValueError as error:
+        link.send(StageMessage(kind=Kind.FAILED, body=EngineError(f"there is no worker {kind} here: {error}")))
+        return
+    made(link).serve()
 
 
 class Worker:
@@ -80,9 +91,9 @@ class Worker:
         log.configure(spec.log_level, spec.log_format, rank=spec.rank, stage=spec.stage)
         set_title(spec.context.checkpoint.name, "worker", spec.name)
         try:
-            executor = self._loaded(spec)
-        except OmniReelError as error:
-            self._link.send(StageMessage(kind=Kind.FAILED, body=error))
+            executor = self.load(spec)
+        except Exception as error:  # noqa: BLE001 - the engine is told, whatever it is
+            self._link.send(StageMessage(kind=Kind.FAILED, body=self._told(error)))
             return
         self._executor = executor
         self._link.send(StageMessage(kind=Kind.READY, body=(executor.weights_digest, dict(executor.facts()))))
@@ -91,6 +102,16 @@ class Worker:
             # Else what was made stays in memory until the next request comes.
             del tickets
         executor.close()
+
+    def load(self, spec: WorkerSpec) -> InlineExecutor:
+        """The model, ready to run. A class of one's own (`worker_cls`) prepares its process here, or changes what is loaded.
+
+        Raises:
+            OmniReelError: it cannot be loaded; the engine is told and this process ends.
+        """
+        executor = InlineExecutor(replace(spec, context=replace(spec.context, new_frames=new_array)))
+        executor.start()
+        return executor
 
     def pause(self) -> None:
         """See `Feed.pause`; the engine keeps the time of those that wait."""
@@ -124,17 +145,14 @@ class Worker:
         kind = Kind.FAILED if isinstance(outcome, OmniReelError) else Kind.DONE
         self._link.send(StageMessage(kind=kind, request_id=request_id, body=outcome))
 
-    def _loaded(self, spec: WorkerSpec) -> InlineExecutor:
-        executor = InlineExecutor(replace(spec, context=replace(spec.context, new_frames=new_array)))
-        try:
-            executor.start()
-        except OmniReelError:
-            raise
-        except Exception as error:
-            logger.exception("the model cannot be loaded")
-            hint = "this is a bug in omnireel; the log has the details"
-            raise EngineError(f"loading the model failed ({type(error).__name__})", hint=hint) from error
-        return executor
+    def _told(self, error: Exception) -> OmniReelError:
+        """Why the model is not there, as the engine may tell it."""
+        if isinstance(error, OmniReelError):
+            return error
+        logger.error("the model cannot be loaded", exc_info=error)
+        whose = "omnireel" if type(self) is Worker else f"omnireel or {type(self).__qualname__}"
+        hint = f"this is a bug in {whose}; the log has the details"
+        return EngineError(f"loading the model failed ({type(error).__name__})", hint=hint)
 
     def _read(self) -> None:
         try:

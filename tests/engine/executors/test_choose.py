@@ -67,3 +67,19 @@ def test_what_ray_does_not_take_is_refused(monkeypatch, flags, match):
     monkeypatch.setitem(sys.modules, "ray", StandInRay())
     with pytest.raises(BadSetting, match=match):
         kinds(distributed_executor_backend="ray", **flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "match"),
+    [
+        ({"worker_cls": "no_such_package.Own"}, "worker_cls = 'no_such_package.Own'.*no module no_such_package"),
+        ({"worker_cls": "json.JSONDecoder"}, "worker_cls.*subclass of omnireel.engine.worker.Worker"),
+        (
+            {"worker_cls": "omnireel.engine.worker.Worker", "distributed_executor_backend": "uni"},
+            "worker_cls.*processes of their own",
+        ),
+    ],
+)
+def test_a_class_of_workers_that_cannot_be_is_refused_before_a_process_starts(flags, match):
+    with pytest.raises(BadSetting, match=match):
+        kinds(**{"distributed_executor_backend": "mp", **flags})

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
-from tests.support.engines import Heard, TakingFeed, request, ticket
+from tests.support.engines import Heard, TakingFeed, engine_of, request, ticket
 from tests.support.processes import alive, until
 
 from omnireel.config import resolve
@@ -280,6 +281,51 @@ def test_a_worker_has_the_variables_of_its_stage_beside_those_of_its_engine(monk
     monkeypatch.setattr(where, "import os; print(os.environ['OF_ALL'], os.environ['OF_ONE']); os._exit(3)")
     with pytest.raises(WorkerDied, match="inherited own"):
         executor(env={"OF_ONE": "own"}).start()
+
+
+OWN_WORKER = """
+import os
+from omnireel.engine.worker import Worker
+class Own(Worker):
+    def load(self, spec):
+        print("prepared for", spec.name, flush=True)
+        if "FAIL" in os.environ:
+            raise RuntimeError("no such card")
+        return super().load(spec)
+"""
+
+
+@pytest.fixture
+def own_worker(tmp_path, monkeypatch):
+    """The name of a class of workers that is not the package's."""
+    (tmp_path / "own_worker.py").write_text(OWN_WORKER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield "own_worker.Own"
+    sys.modules.pop("own_worker", None)
+
+
+def test_a_worker_of_a_class_of_ones_own_prepares_and_runs(start, own_worker, capfd):
+    engine = start(**QUICK, worker_cls=own_worker)
+    submitted(engine).result()
+    assert "prepared for 0" in capfd.readouterr().err
+
+
+def test_a_class_of_ones_own_that_fails_is_told_as_such(own_worker, monkeypatch):
+    monkeypatch.setenv("FAIL", "1")
+    engine = engine_of(**QUICK, worker_cls=own_worker)
+    with pytest.raises(EngineError, match="RuntimeError") as caught:
+        engine.start()
+    assert "a bug in omnireel or Own" in caught.value.hint
+    engine.close()
+
+
+def test_a_class_that_is_missing_where_the_worker_runs_is_told(own_worker, monkeypatch):
+    one = executor(worker_cls=own_worker)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if not Path(path, "own_worker.py").is_file()])
+    with pytest.raises(
+        EngineError, match=r"there is no worker own_worker\.Own here: no module own_worker is installed"
+    ):
+        one.start()
 
 
 def test_a_worker_that_loads_for_too_long_is_told_with_its_last_lines(monkeypatch):

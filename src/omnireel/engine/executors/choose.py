@@ -7,9 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from omnireel.engine.child import Child, EarlyChildren
+from omnireel.engine.custom import class_named
 from omnireel.engine.executors.inline import InlineExecutor
 from omnireel.engine.executors.process import START_SECONDS, Patience, ProcessExecutor, SubprocessLink
 from omnireel.engine.executors.ray import RayExecutor
+from omnireel.engine.worker import Worker
 from omnireel.errors import BadSetting, Incompatible
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ def build_executors(
     Raises:
         MissingPackage: Ray was asked for and is not installed.
         Incompatible: several replicas were asked for in this one process.
-        BadSetting: there are variables for a process, and none; a cluster or resources that Ray does not know.
+        BadSetting: there are variables or a class for a process, and none; no such class; a cluster or resources that Ray does not know.
     """
     process = config.process
     backend = process.distributed_executor_backend
@@ -42,11 +44,13 @@ def build_executors(
         first, second = f"{_NAME} = uni (from {config.sources[_NAME]})", f"{len(specs)} replicas"
         raise Incompatible(first, second, "one process runs one copy of a model")
     is_here = (backend or (default if len(specs) == 1 else "mp")) == "uni"
-    if is_here and specs[0].env:
-        source = str(config.sources["env"])
-        raise BadSetting("env", "***", source, "it is for models in processes of their own", hint=f"set {_NAME} to mp")
+    for name, value, shown in (("env", specs[0].env, "***"), ("worker_cls", specs[0].worker_cls, specs[0].worker_cls)):
+        if is_here and value:
+            source, hint = str(config.sources[name]), f"set {_NAME} to mp"
+            raise BadSetting(name, shown, source, "it is for models in processes of their own", hint=hint)
     if is_here:
         return [InlineExecutor(specs[0])]
+    _check_worker(config, specs[0])
     limits = [limit for limit in (process.stage_init_timeout, process.init_timeout) if limit is not None]
     patience = Patience(
         # All replicas load at the same time, so the time of all is the time of each.
@@ -72,6 +76,17 @@ def _by_ray(config: ResolvedConfig, specs: Sequence[WorkerSpec], patience: Patie
     return [RayExecutor(spec, patience=patience, address=address, resources=taken) for spec in specs]
 
 
+def _check_worker(config: ResolvedConfig, spec: WorkerSpec) -> None:
+    """Before a process is started for a class that is not there."""
+    try:
+        class_named(spec.worker_cls, Worker, spec.context.checkpoint.path)
+    except ValueError as error:
+        source = str(config.sources["worker_cls"])
+        raise BadSetting("worker_cls", spec.worker_cls, source, str(error)) from error
+
+
 def _launched(early: EarlyChildren | None, spec: WorkerSpec) -> SubprocessLink:
-    # Those that were started early have the variables of this process.
-    return SubprocessLink(Child(spec.name, spec.env) if early is None or spec.env else early.take(spec.name))
+    # Those that were started early have the variables of this process, and the package's own class.
+    if early is None or spec.env or spec.worker_cls:
+        return SubprocessLink(Child(spec.name, spec.env, spec.worker_cls))
+    return SubprocessLink(early.take(spec.name))

@@ -69,7 +69,7 @@ class ProcessExecutor:
         self._spec = spec
         self._patience = patience
         self._name = spec.name
-        self._launch: Launch = launch or (lambda: SubprocessLink(Child(self._name, spec.env)))
+        self._launch: Launch = launch or (lambda: SubprocessLink(Child(self._name, spec.env, spec.worker_cls)))
         self._link: Link | None = None
         self._digest = ""
         self._facts: Mapping[str, Any] = {}

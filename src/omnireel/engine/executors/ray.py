@@ -24,7 +24,7 @@ from omnireel.engine.link import LinkClosed
 from omnireel.engine.message import Kind, StageMessage
 from omnireel.engine.recipe import versions
 from omnireel.engine.stream import StreamLink
-from omnireel.engine.worker import Worker
+from omnireel.engine.worker import serve
 from omnireel.errors import MissingPackage, SetupError
 
 if TYPE_CHECKING:
@@ -110,11 +110,11 @@ class RayWorker:
         node = str(load_ray().get_runtime_context().get_node_id())
         return os.getpid(), node, socket.gethostname(), versions()["omnireel"]
 
-    def serve(self, host: str, port: int, key: str) -> None:
-        """A worker's whole life, at the engine that listens there."""
+    def serve(self, host: str, port: int, key: str, kind: str) -> None:
+        """A worker's whole life, at the engine that listens there; `kind` is its class."""
         end = socket.create_connection((host, port), CONNECT_SECONDS)
         end.sendall(key.encode())
-        Worker(StreamLink(end)).serve()
+        serve(StreamLink(end), kind)
 
 
 class RayLink:
@@ -124,9 +124,10 @@ class RayLink:
         name: the worker's.
         taken: what it takes of a node, by Ray's names.
         env: variables of its process.
+        kind: class of the worker.
     """
 
-    def __init__(self, name: str, taken: Mapping[str, float], env: Mapping[str, str]) -> None:
+    def __init__(self, name: str, taken: Mapping[str, float], env: Mapping[str, str], kind: str = "") -> None:
         self._ray = load_ray()
         host = self._ray.util.get_node_ip_address()
         self._name, self._taken = name, taken
@@ -142,7 +143,7 @@ class RayLink:
         try:
             self._actor = self._ray.remote(RayWorker).options(**_options(taken, env)).remote()
             self._greeting = self._actor.hello.remote()
-            self._life = self._actor.serve.remote(host, self._listener.getsockname()[1], self._key)
+            self._life = self._actor.serve.remote(host, self._listener.getsockname()[1], self._key, kind)
         except BaseException:
             self._listener.close()
             raise
@@ -337,7 +338,7 @@ def _check_reachable(address: str) -> None:
 
 def _placed(spec: WorkerSpec, taken: Mapping[str, float]) -> RayLink:
     try:
-        return RayLink(spec.name, taken, spec.env)
+        return RayLink(spec.name, taken, spec.env, spec.worker_cls)
     except Exception as error:
         # Ray says no in many types; a replica that is started again has to survive each.
         hint = "look at ray_resources, and at `ray status`"
