@@ -26,6 +26,7 @@ from benchmarks.h3_step import RELEASED, SHAPES, TINY, capability_of, make_input
 from omnireel.attention import AttentionBackend, AttentionMetadata, Place, all_backends, why_unavailable
 from omnireel.layers import PLAIN
 from omnireel.layers.kernels import fused, why_not_fused
+from omnireel.layers.kernels.frames import PlainFrames, Window, frame_kernels
 
 KERNEL, ATTENTION = "kernel ", "attention "
 KERNEL_BOUND, ATTENTION_BOUND = 5e-3, 2e-2
@@ -42,6 +43,8 @@ def items(config: str, kind: str) -> Iterator[tuple[str, float, Item]]:
         inputs = make_inputs(RELEASED if config == "released" else TINY, SHAPES[config][0], kind)
         for name, case in kernel_cases(RELEASED if config == "released" else TINY, inputs, kind).items():
             yield f"{KERNEL}{name.split()[0]}", KERNEL_BOUND, partial(kernel_difference, case)
+        for taps in (1, 3):
+            yield f"{KERNEL}windows {taps}", KERNEL_BOUND, partial(frames_difference, taps, kind)
     place = Place(platform=kind, capability=capability_of(kind))
     for backend in all_backends():
         if why_unavailable(backend, place) is None:
@@ -54,6 +57,19 @@ def items(config: str, kind: str) -> Iterator[tuple[str, float, Item]]:
 def kernel_difference(case: Any) -> float:
     """Of the Triton kernel from the plain spelling."""
     return float(compared(case.run(fused()), case.run(PLAIN))["relative_difference"])
+
+
+def frames_difference(taps: int, kind: str) -> float:
+    """Of the kernels between the encoder's convolutions from their plain spelling, on two tiles."""
+    x = torch.randn(2, 5, 40, 64, 128, device=kind, generator=torch.Generator(kind).manual_seed(0)).half()
+    norm = torch.nn.GroupNorm(32, 128, device=kind, dtype=torch.float16)
+    window = Window(taps=taps, past=2, stride=1, margins=(1, 1))
+    made = []
+    for kernels in (frame_kernels(torch.device(kind)), PlainFrames()):
+        stream = x.clone()
+        told = kernels.group_norm(stream, norm, x.flip(1).contiguous())
+        made.append([kernels.windows(stream, window, told), stream])
+    return float(compared(*made)["relative_difference"])
 
 
 def attention_difference(backend: AttentionBackend, place: Place, dim: int, kind: str) -> float:

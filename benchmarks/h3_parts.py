@@ -1,7 +1,7 @@
 """The bars of speed in one run on one card, part by part: `python benchmarks/h3_step.py --parts step,mini,decode --output FILE`.
 
 `check`: every fused kernel and attention backend against its oracle, in a process of its own; what is wrong is not used by the
-other parts. `step`, `smaller`: the evaluation at 1344x768x209 and at 960x544x124, diffusers with regional compile and then ours.
+other parts. `attention`: what the layout of queries, keys and values costs, over time. `step`, `smaller`: the evaluation at 1344x768x209 and at 960x544x124, diffusers with regional compile and then ours.
 `mini`: the step of mini-h3, where queueing is what costs. `decode`, `encode`: the video VAE. `kernels`: every fused kernel
 against its plain spelling and a copy's rate. `errors`: distance from float32, diffusers' too. `gaps`: where the card stands still
 in a step. `memory`: peaks of a resident service. `modes`: every way to run the blocks, over a few of them, and the graphs that
@@ -29,16 +29,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
-from math import inf
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias, cast
 
-import numpy as np
 import torch
+from benchmarks.h3_attention import HeadMajor, attention, best_layout
+from benchmarks.h3_card import watched
 from benchmarks.h3_check import ATTENTION, KERNEL, checked, is_lost
-from benchmarks.h3_references import TINY_AUDIO, filled, video_vae
-from benchmarks.h3_speed import Mode, Speed, block_of, channels_last, compared, decode_to_host
+from benchmarks.h3_references import TINY_AUDIO, filled
+from benchmarks.h3_speed import Mode, Speed, block_of, compared
 from benchmarks.h3_step import (
     DIFFUSERS_BACKENDS,
     Shape,
@@ -46,14 +46,15 @@ from benchmarks.h3_step import (
     build_diffusers,
     diffusers_step,
     family_of,
+    kernel_table,
     make_inputs,
     random_weights,
     step_flops,
 )
+from benchmarks.h3_video import decode, encode, vae_of
 from tools.gaps import gap_table, work_of
 from torch import Tensor
 
-from omnireel.acceleration import compile_blocks
 from omnireel.acceleration.compile import num_graphs
 from omnireel.acceleration.graphs import Graphs
 from omnireel.attention import Place, all_backends, why_unavailable
@@ -61,15 +62,26 @@ from omnireel.layers import PLAIN, Kernels
 from omnireel.layers.kernels import why_not_fused
 from omnireel.models.minimax_h3 import graphed
 from omnireel.models.minimax_h3.audio_autoencoder import AudioAutoencoder, AudioVaeConfig
-from omnireel.models.minimax_h3.frame_mover import Direct, Overlapped
 from omnireel.models.minimax_h3.modulation_tables import is_table_weight
 from omnireel.models.minimax_h3.transformer import MiniMaxH3Transformer, StepTables, TransformerConfig
-from omnireel.models.minimax_h3.video_vae import HALF_TOLERANCE, exact_float32
 from omnireel.platforms import find_platform
 
-DEFAULT = ("check", "step", "smaller", "mini", "kernels", "decode", "encode", "errors", "gaps", "memory", "modes")
-EXPECTED_S = {"check": 20, "step": 120, "smaller": 50, "mini": 40, "kernels": 12, "decode": 60, "encode": 45, "errors": 15, "gaps": 12,
-              "memory": 35, "modes": 60, "tables": 40}  # fmt: skip
+DEFAULT = (
+    "check",
+    "attention",
+    "step",
+    "smaller",
+    "mini",
+    "kernels",
+    "decode",
+    "encode",
+    "errors",
+    "gaps",
+    "memory",
+    "modes",
+)
+EXPECTED_S = {"check": 22, "attention": 18, "step": 115, "smaller": 30, "mini": 12, "kernels": 3, "decode": 50, "encode": 50,
+              "errors": 15, "gaps": 12, "memory": 35, "modes": 60, "tables": 40}  # fmt: skip
 """Seconds on one H200 with the released sizes, from what a step took before and 25 s for each graph that is compiled."""
 MINI_SHAPE = Shape(width=192, height=128, num_frames=107, text_rows=24)
 FLASH, CUDNN, PLAIN_ATTENTION = "FLASH_ATTN", "CUDNN_ATTN", "TORCH_SDPA"
@@ -117,8 +129,8 @@ class Parts(Speed):
     def run(self) -> None:
         """Runs what was asked for and is not done."""
         parts: dict[str, Callable[[], None]] = {
-            "check": self.check, "step": partial(self.step_bar, 0), "smaller": partial(self.step_bar, -1), "mini": self.mini,
-            "decode": self.decode, "encode": self.encode, "memory": self.memory, "kernels": self.kernels,
+            "check": self.check, "attention": partial(attention, self), "step": partial(self.step_bar, 0), "smaller": partial(self.step_bar, -1), "mini": self.mini,
+            "decode": partial(decode, self), "encode": partial(encode, self), "memory": self.memory, "kernels": self.kernels,
             "gaps": self.gaps, "errors": self.errors, "modes": self.all_modes, "tables": self.tables,
         }  # fmt: skip
         unknown = [name for name in self.arguments.parts if name not in parts]
@@ -240,13 +252,27 @@ class Parts(Speed):
         """The first call, which compiles, and then `repeats` of them; memory is the peak of all."""
         with self.device.memory() as memory:
             first = wall_of(step, self.device.wait, 1)
-            seconds = [self.device.seconds(step) for _ in range(repeats)]
+            with watched(self.kind) as card:
+                seconds = [self.device.seconds(step) for _ in range(repeats)]
         return {
             "first_seconds": first,
             "median_seconds": statistics.median(seconds),
             "seconds": seconds,
             "memory": memory,
+            "card": card,
         }
+
+    def wall_of(self, call: Callable[[], object], times: int) -> float:
+        """As the function, of this device."""
+        return wall_of(call, self.device.wait, times)
+
+    def filled_half(self, encoder: Any) -> Any:
+        """As the function."""
+        return filled_half(encoder)
+
+    def rows_of(self, shape: Shape) -> int:
+        """Rows that are attended."""
+        return int(make_inputs(self.config, shape, "cpu").layout.num_rows)
 
     def step_bar(self, index: int) -> None:
         """One size, theirs and then ours on the same weights. The tables of ours are there before the step, as in a service."""
@@ -258,9 +284,13 @@ class Parts(Speed):
         for mode in self.modes[:-1]:
             with self.guard(f"step {shape.name} {mode.name}"):
                 inputs = make_inputs(self.config, shape, self.kind)
-                told = self.measured(self.step(self.model(mode), inputs), repeats)
+                layout = best_layout(self.result["rows"], mode.backend, self.rows_of(self.shapes[0]))
+                step = self.step(self.laid_out(mode, layout), inputs)
+                told = self.measured(step, repeats)
+                if index == 0:
+                    told["families"] = self.families(step)
                 median, flops = told["median_seconds"], step_flops(self.config, inputs.layout.num_rows)
-                self.tell(case=f"step {shape.name}", mode=mode.name, rows=inputs.layout.num_rows,
+                self.tell(case=f"step {shape.name}", mode=mode.name, layout=layout, rows=inputs.layout.num_rows,
                           tflops_per_second=flops / median / 1e12, diffusers_seconds=other,
                           times_diffusers=ratio(other, median), **told)  # fmt: skip
                 is_measured = True
@@ -268,6 +298,23 @@ class Parts(Speed):
             # The next one is for where the first cannot.
             if is_measured:
                 break
+
+    def laid_out(self, mode: Mode, layout: str, layers: int | None = None) -> Any:
+        """The model with queries, keys and values as the part `attention` has them."""
+        model = self.model(replace(mode, is_packed=layout != "dense"), layers)
+        if layout == "heads":
+            for block in model.blocks:
+                block.attn.attend.backend = HeadMajor(block.attn.attend.backend)
+        return model
+
+    def families(self, step: Callable[[], tuple[Tensor, Tensor]]) -> dict[str, Any] | None:
+        """Seconds of each family of kernels in a whole step, and of the largest kernels."""
+        if self.kind != "cuda":
+            return None
+        table = kernel_table(step, self.device)
+        kernels = [(name, told) for row in table for name, told in row["kernels"].items()]
+        most = sorted(kernels, key=lambda item: -item[1]["seconds"])[:16]
+        return {"seconds": {row["family"]: row["seconds"] for row in table}, "kernels": dict(most)}
 
     def theirs(
         self, config: TransformerConfig, weights: dict[str, Tensor], shape: Shape, repeats: int, *, eager: bool = False
@@ -300,15 +347,17 @@ class Parts(Speed):
         inputs = make_inputs(self.config, self.shapes[0], self.kind)
         layers = min(self.arguments.layers, self.config.num_layers)
         expected: list[Tensor] | None = None
-        for mode in self.modes:
-            with self.guard(f"mode {mode.name}"):
+        first = self.modes[0]
+        ways = [(f"{first.name}, {layout}", first, layout) for layout in ("packed", "dense", "heads")]
+        for name, mode, layout in [*ways, *((mode.name, mode, "packed") for mode in self.modes[1:])]:
+            with self.guard(f"mode {name}"):
                 self.clean()
-                model = self.model(mode, layers)
+                model = self.laid_out(mode, layout, layers)
                 step = self.step(model, inputs)
                 outputs = list(step())
                 expected = outputs if expected is None else expected
                 told = self.measured(step, 2)
-                self.tell(case=f"mode {mode.name}", blocks=layers, rows=inputs.layout.num_rows,
+                self.tell(case=f"mode {name}", blocks=layers, rows=inputs.layout.num_rows,
                           seconds_of_all_blocks=told["median_seconds"] * self.config.num_layers / layers,
                           difference=compared(outputs, expected), **told)  # fmt: skip
                 if mode.is_compiled:
@@ -383,10 +432,24 @@ class Parts(Speed):
                 step = partial(self.replayed, cast("Evaluation", step))
             for _ in range(4):
                 step()
-            told = self.measured(step, 20)
+            told: dict[str, Any] = self.graph_against_eager(step) if has_graph else {}
+            told |= self.measured(step, 20)
             wall = wall_of(step, self.device.wait, 20)
             self.tell(case=name, wall_seconds=wall, times_diffusers=ratio(others[True], told["median_seconds"]),
                       times_compiled_diffusers=ratio(others[False], told["median_seconds"]), **told)  # fmt: skip
+
+    def graph_against_eager(self, replayed: Any) -> dict[str, Any]:
+        """Whether a replayed graph gives the bits of the step as it is, on the inputs that it was recorded with and on others."""
+        step = replayed.args[0]
+        differences = []
+        for scale in (1.0, 0.5):
+            other = partial(step.func, *(part * scale for part in step.args), **step.keywords)
+            differences.append(compared(list(self.replayed(other)), list(other())))
+        return {
+            "is_recorded": bool(self.graphs._kept),
+            "graph_equals_eager": all(row["largest_difference"] == 0 for row in differences),
+            "graph_relative_difference": max(row["relative_difference"] for row in differences),
+        }
 
     def mini_beside(self) -> None:
         """Ours and theirs by turns, for on a processor others may be at work."""
@@ -418,111 +481,13 @@ class Parts(Speed):
         transformer: MiniMaxH3Transformer = evaluate.__self__  # type: ignore[attr-defined]
         return graphed._graphed(self.graphs, transformer, *step.args, **step.keywords)
 
-    # The video VAE
-
-    def vae(self, dtype: torch.dtype) -> Any:
-        """The video VAE, its attention by what is right."""
-        order = [name for name in self.platform.attention_preference if self.is_right(f"{ATTENTION}{name} 64")]
-        return video_vae(self.arguments, self.device, dtype, preference=order)
-
-    def decode(self) -> None:
-        """The ways over a short clip, as it is and compiled; then a whole one of 209 frames to bytes on the host in the best."""
-        height, width = (768, 1344) if self.is_released else (32, 64)
-        short, whole = (12, 62) if self.is_released else (7, 7)
-        vae = self.vae(torch.bfloat16)
-        expected = self.decoded(vae, "eager, 14 tiles at once, direct", short, (height, width), 14, Direct)[1]
-        compiler = "inductor" if self.kind == "cuda" else "aot_eager"
-        compile_blocks(vae, ("decoder.transformer_blocks",), name="vae", backend=compiler)
-        mover: Any = Overlapped if self.kind == "cuda" else Direct
-        found: list[tuple[float, int]] = []
-        for batch in (14, 28, 4):
-            name = f"compiled, {batch} tiles at once, {mover.__name__.lower()}"
-            with self.guard(f"decode {name}"):
-                seconds, _ = self.decoded(vae, name, short, (height, width), batch, mover, expected)
-                found.append((seconds, batch))
-        batch = min(found)[1] if found else 14
-        vae = vae if found else self.vae(torch.bfloat16)
-        self.decoded(
-            vae,
-            f"a clip, {'compiled' if found else 'eager'}, {batch} tiles at once",
-            whole,
-            (height, width),
-            batch,
-            mover,
-        )
-
-    def decoded(
-        self, vae: Any, name: str, latents: int, size: tuple[int, int], batch: int, mover: Any,
-        expected: np.ndarray[Any, Any] | None = None,
-    ) -> tuple[float, np.ndarray[Any, Any]]:  # fmt: skip
-        """Seconds of a clip and its frames; told with the largest difference from those expected."""
-        height, width = size
-        rng = torch.Generator(self.kind).manual_seed(3)
-        z = torch.randn(1, 24, latents, height // 16, width // 16, device=self.kind, generator=rng)
-        frames = np.empty((vae.config.clips.frames_of(latents), height, width, 3), np.uint8)
-        tiles = len(vae.decode_plan(latents, height // 16, width // 16).jobs)
-        call = partial(decode_to_host, vae, z, frames, batch, mover)
-        with self.device.memory() as memory:
-            first = wall_of(call, self.device.wait, 1)
-            seconds = [wall_of(call, self.device.wait, 1) for _ in range(2)]
-        median = statistics.median(seconds)
-        levels = None if expected is None else int(np.abs(frames.astype(np.int16) - expected).max())
-        self.tell(case=f"decode {name}", frames=len(frames), tiles=tiles, first_seconds=first, seconds=seconds, median_seconds=median,
-                  milliseconds_a_tile=1e3 * median / tiles, largest_level_difference=levels, memory=memory)  # fmt: skip
-        return median, frames
-
-    def encode(self) -> None:
-        """17 frames in each precision; a clip of 124 frames in the quickest within the tolerance; then compiled."""
-        height, width = (768, 1344) if self.is_released else (32, 64)
-        vae = self.vae(torch.float32)
-        clip = torch.randn(1, 3, 17, height, width, device=self.kind)
-        with exact_float32():
-            made: list[Tensor] = []
-            seconds = wall_of(lambda: made.append(vae.encode_moments(clip)), self.device.wait, 1)
-            expected = made[0].chunk(2, 1)[0]
-        self.tell(case="encode float32", seconds_of_17_frames=seconds)
-        half, last = filled_half(vae.encoder), channels_last(filled_half(vae.encoder))
-        ways: dict[str, tuple[Any, int, bool]] = {
-            "float16, channels last": (last, 4, False), "float16, channels last, 14 tiles at once": (last, 14, False),
-            "float16, channels last, searched": (last, 4, True), "float16, searched": (half, 4, True), "float16": (half, 4, False),
-            "tf32": (None, 4, False),
-        }  # fmt: skip
-        found = [(self.encoded(vae, clip, name, way, expected), name) for name, way in ways.items()]
-        seconds, name = min(found)
-        if seconds < inf:
-            whole = torch.randn(1, 3, 124 if self.is_released else 22, height, width, device=self.kind)
-            encoder, batch, is_searched = ways[name]
-            with torch.backends.cudnn.flags(enabled=True, benchmark=is_searched, allow_tf32=True):
-                told = self.measured(lambda: vae.encode_moments(whole, encoder=encoder, tile_batch=batch), 1)
-            self.tell(case="encode a clip", frames=whole.shape[2], way=name, **told)
-        if self.spent + 60 < self.arguments.budget_s:
-            compiler = "inductor" if self.kind == "cuda" else "aot_eager"
-            compile_blocks(last, ("down_blocks",), name="encoder", backend=compiler)
-            self.encoded(vae, clip, "float16, channels last, compiled", (last, 4, False), expected)
-
-    def encoded(self, vae: Any, clip: Tensor, name: str, way: tuple[Any, int, bool], expected: Tensor) -> float:
-        """Seconds of one way, infinite where it fails or is outside of the tolerance."""
-        encoder, batch, is_searched = way
-        found = inf
-        with (
-            self.guard(f"encode {name}"),
-            torch.backends.cudnn.flags(enabled=True, benchmark=is_searched, allow_tf32=True),
-        ):
-            call = partial(vae.encode_moments, clip, encoder=encoder, tile_batch=batch)
-            told = compared([call().chunk(2, 1)[0]], [expected])
-            seconds = float(self.measured(call, 2)["median_seconds"])
-            if told["relative_difference"] <= HALF_TOLERANCE:
-                found = seconds
-            self.tell(case=f"encode {name}", seconds_of_17_frames=seconds, **told)
-        return found
-
     # Memory and gaps
 
     def memory(self) -> None:
         """Peaks of a service with everything resident but the tables' weights, with one DiT and with two. The first blocks of a step
         need what every block needs; the weights of the others are there and rest.
         """
-        vae, audio_vae = self.vae(torch.bfloat16), self.audio_vae()
+        vae, audio_vae = vae_of(self, torch.bfloat16), self.audio_vae()
         conditioner: Any = None
         with self.guard("memory of the text encoder"):
             conditioner = self.conditioner()

@@ -21,8 +21,8 @@ PUBLIC = [
     "AsyncOmni", "DiffusionSamplingParams", "GenerationRequest", "GenerationResult", "MediaInput", "MediaKind",
     "MediaRef", "Omni", "OmniReelError", "OutputSpec", "StepEvent", "__version__",
 ]  # fmt: skip
-NEEDS_TRITON = {SOURCE / "layers/kernels/fused.py"}
-"""Kernels are compiled from their own text, so their file cannot be read without the compiler; kernels.fused() imports it."""
+NEEDS_TRITON = set((SOURCE / "layers/kernels").glob("fused*.py"))
+"""Kernels are compiled from their own text, so their files cannot be read without the compiler; functions import them."""
 
 OPTIONAL = [
     "flash_attn",

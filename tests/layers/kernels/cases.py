@@ -96,11 +96,17 @@ def swiglu(kernels: Kernels, given: dict[str, Any]) -> list[Tensor]:
     return [kernels.swiglu(given["fused"])]
 
 
+def scale_add_norm(kernels: Kernels, given: dict[str, Any]) -> list[Tensor]:
+    """Of a float32 stream, whatever the type of what is added."""
+    stream, weight = given["x"].float(), given["norm"].weight
+    return [kernels.scale_add_norm_(stream, given["y"], given["scale"][0].float(), weight.float(), 1e-5), stream]
+
+
 Operation = Callable[[Kernels, dict[str, Any]], list[Tensor]]
 
 OPERATIONS: dict[str, Operation] = {
     operation.__name__: operation
-    for operation in (norm_modulate, gate_add, gate_add_norm_modulate, norm_rotate, norm_alone, swiglu)
+    for operation in (norm_modulate, gate_add, gate_add_norm_modulate, norm_rotate, norm_alone, swiglu, scale_add_norm)
 }
 
 

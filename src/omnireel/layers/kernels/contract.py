@@ -51,6 +51,10 @@ class Kernels(Protocol):
         """
         ...
 
+    def scale_add_norm_(self, x_BSH: Tensor, y_BSH: Tensor, scale_H: Tensor, weight_H: Tensor, eps: float) -> Tensor:
+        """x += y * scale, then the RMS norm of x in the type of `y_BSH`, which may be narrower and may be written over."""
+        ...
+
     def swiglu(self, fused: Tensor) -> Tensor:
         """value * SiLU(gate) of [..., 2F], value first, as [..., F]. `fused` may be written over."""
         ...

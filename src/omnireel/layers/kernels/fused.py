@@ -96,6 +96,23 @@ def _norm_rotate(
 
 
 @triton.jit
+def _scale_add_norm(x_ptr, y_ptr, scale_ptr, weight_ptr, eps, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """One row a program: x += y * scale, then norm(x) where y was."""
+    column = tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    place = tl.program_id(0).to(tl.int64) * WIDTH + column
+    x = tl.load(x_ptr + place, mask=inside, other=0.0)
+    y = tl.load(y_ptr + place, mask=inside, other=0.0)
+    scale = tl.load(scale_ptr + column, mask=inside, other=0.0).to(tl.float32)
+    x = (x.to(tl.float32) + (y.to(tl.float32) * scale).to(x.dtype).to(tl.float32)).to(x.dtype)
+    tl.store(x_ptr + place, x, mask=inside)
+    wide = x.to(tl.float32)
+    inverse = 1.0 / tl.sqrt(tl.sum(wide * wide, axis=0) / WIDTH + eps)
+    weight = tl.load(weight_ptr + column, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y_ptr + place, (wide * inverse * weight).to(y.dtype), mask=inside)
+
+
+@triton.jit
 def _swiglu(fused_ptr, out_ptr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """A block of one row: value * SiLU(gate), the gate's activation rounded as a tensor of its own would be."""
     row = tl.program_id(0).to(tl.int64)
@@ -180,6 +197,19 @@ class Fused:
             num_warps=_warps(head_block * dim_block),
         )  # fmt: skip
         return x_BSAD
+
+    def scale_add_norm_(self, x_BSH: Tensor, y_BSH: Tensor, scale_H: Tensor, weight_H: Tensor, eps: float) -> Tensor:
+        """See `Kernels`."""
+        if not x_BSH.is_contiguous():
+            raise ValueError(f"the stream must be dense, got strides {x_BSH.stride()}")
+        y_BSH = y_BSH.contiguous()
+        width = x_BSH.shape[-1]
+        block = triton.next_power_of_2(width)
+        if x_BSH.numel():
+            _scale_add_norm[(x_BSH.shape[:-1].numel(),)](
+                x_BSH, y_BSH, scale_H, weight_H, eps, WIDTH=width, BLOCK=block, num_warps=max(4, _warps(block))
+            )
+        return y_BSH
 
     def swiglu(self, fused: Tensor) -> Tensor:
         """See `Kernels`."""

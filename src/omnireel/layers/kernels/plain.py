@@ -54,6 +54,11 @@ class Plain:
         normed: Tensor = norm(x_BSAD)
         return normed if table is None else rotate_(normed, table)
 
+    def scale_add_norm_(self, x_BSH: Tensor, y_BSH: Tensor, scale_H: Tensor, weight_H: Tensor, eps: float) -> Tensor:
+        """See `Kernels`."""
+        x_BSH.add_(y_BSH * scale_H)
+        return F.rms_norm(x_BSH, (x_BSH.shape[-1],), weight_H, eps).to(y_BSH.dtype)
+
     def swiglu(self, fused: Tensor) -> Tensor:
         """See `Kernels`."""
         value, gate = fused.chunk(2, dim=-1)

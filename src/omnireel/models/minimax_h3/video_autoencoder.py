@@ -6,18 +6,15 @@ latents), S tokens, A heads, D channels of a head, E width of the decoder.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from omnireel.attention import Attention
-from omnireel.layers import Linear, RMSNorm, RotaryTable, SwiGlu, rotate_
 from omnireel.models.minimax_h3.blending import fade_, stitch_clips
 from omnireel.models.minimax_h3.sizes import read_sizes
 from omnireel.models.minimax_h3.tiling import (
@@ -30,14 +27,27 @@ from omnireel.models.minimax_h3.tiling import (
     plan_decode,
     plan_encode,
 )
+from omnireel.models.minimax_h3.video_decoder import Decoder
 
 if TYPE_CHECKING:
     from omnireel.attention import AttentionBackend
 
-ROLE = "minimax_h3.video_vae"
-
 Prepare = Callable[[Tensor], Tensor]
 """Tiles of bytes to tiles of normalised pixels, place by place."""
+
+
+class Encodes(Protocol):
+    """What makes moments [B,2C,Tl,Hl,Wl] of pixels [B,3,T,H,W]."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of what it takes and gives."""
+        ...
+
+    def __call__(self, x_BCTHW: Tensor, /) -> Tensor:
+        """Encodes one batch of tiles."""
+        ...
+
 
 KEEP_FLOAT32 = frozenset({"encoder", "quant_conv", "norm1", "norm2", "norm_out", "scale1", "scale2"})
 """Parts of a name whose weights stay float32 when the rest is bfloat16. Source: the reference's bfloat16 load."""
@@ -144,7 +154,7 @@ class VideoAutoencoder(nn.Module):
         *,
         tile_batch: int = 1,
         prepare: Prepare | None = None,
-        encoder: Encoder | None = None,
+        encoder: Encodes | None = None,
     ) -> Tensor:
         """Mean and log-variance of the posterior, [B,2C,Tl,Hl,Wl]. A single frame gives one latent frame; of more, clips of 17
         are encoded by themselves, the last one filled up with its last frame. encoder: to use instead of the own one.
@@ -175,14 +185,14 @@ class VideoAutoencoder(nn.Module):
 
     def encode_tiles(
         self, video_BCTHW: Tensor, plan: CutPlan, jobs: Sequence[Job], *, tile_batch: int = 1,
-        prepare: Prepare | None = None, encoder: Encoder | None = None,
+        prepare: Prepare | None = None, encoder: Encodes | None = None,
     ) -> Iterator[Tensor]:  # fmt: skip
         """Moments of each job's tile, in the order of `jobs`; `tile_batch` of them are computed at once.
 
         `prepare` makes pixels of what the video holds, tile by tile, so that a long clip need not be there as float.
         """
         encode = encoder or self.encoder
-        dtype, out_dtype = encode.conv_in.weight.dtype, self.quant_conv.weight.dtype
+        dtype, out_dtype = encode.dtype, self.quant_conv.weight.dtype
         for cut in _batches(video_BCTHW, plan, jobs, tile_batch):
             tiles = cut if prepare is None else prepare(cut)
             yield from self.quant_conv(encode(tiles.to(dtype)).to(out_dtype)).split(len(video_BCTHW))
@@ -254,7 +264,7 @@ class CausalConv3d(nn.Conv3d):
         margins: tuple[int, int] = (0, 0), mode: str = "reflect",
     ) -> None:  # fmt: skip
         super().__init__(in_channels, out_channels, size, stride=stride)
-        self._margins, self._mode = margins, mode
+        self.margins, self.mode = margins, mode
 
     def forward(self, x: Tensor) -> Tensor:
         """[B,C,T,H,W] to [B,C',T',H',W']."""
@@ -262,7 +272,7 @@ class CausalConv3d(nn.Conv3d):
 
     def _padded(self, x: Tensor) -> Tensor:
         """All padding in one copy: padding space and time one after the other would take three."""
-        past, (before, after) = self.kernel_size[0] - 1, self._margins
+        past, (before, after) = self.kernel_size[0] - 1, self.margins
         if not past:
             return x
         batch, channels, frames, height, width = x.shape
@@ -279,11 +289,11 @@ class CausalConv3d(nn.Conv3d):
         return padded
 
     def _fill_margins(self, x: Tensor, dim: int) -> None:
-        before, after = self._margins
+        before, after = self.margins
         inside = x.narrow(dim, before, x.shape[dim] - before - after)
-        if self._mode == "reflect" and before + after and inside.shape[dim] < 2:
+        if self.mode == "reflect" and before + after and inside.shape[dim] < 2:
             raise ValueError("a single pixel along an edge cannot be mirrored")
-        first, last = MARGINS[self._mode]
+        first, last = MARGINS[self.mode]
         for place, copied in [(0, first)] * before + [(-1, last)] * after:
             edge = x.select(dim, place)
             edge.zero_() if copied is None else edge.copy_(inside.select(dim, copied))
@@ -367,6 +377,11 @@ class Encoder(nn.Module):
         self.norm_out = FrameGroupNorm(config.norm_num_groups, widths[-1], eps=config.norm_eps)
         self.conv_out = CausalConv3d(widths[-1], 2 * config.latent_channels, size=3, margins=(1, 1), mode=mode)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights."""
+        return self.conv_in.weight.dtype
+
     def forward(self, x: Tensor) -> Tensor:
         """[B,3,T,H,W] to [B,2C,Tl,Hl,Wl]."""
         x = self.conv_in(x)
@@ -374,96 +389,3 @@ class Encoder(nn.Module):
             x = block(x)
         out: Tensor = self.conv_out(F.silu(self.norm_out(x), inplace=True))
         return out
-
-
-class Decoder(nn.Module):
-    """Each latent is a token and becomes a block of pixels; register tokens and one of zeros listen in."""
-
-    def __init__(self, config: VideoVaeConfig, *, backend: AttentionBackend) -> None:
-        super().__init__()
-        self.config = config
-        width = config.decoder_num_attention_heads * config.decoder_attention_head_dim
-        self.proj_in = Linear(config.latent_channels, width, bias=True)
-        self.register_tokens = nn.Parameter(
-            torch.empty(1, config.decoder_num_register_tokens, width), requires_grad=False
-        )
-        self.transformer_blocks = nn.ModuleList(
-            DecoderBlock(config, backend=backend) for _ in range(config.decoder_num_layers)
-        )
-        self.norm_out = nn.LayerNorm(width, eps=config.decoder_norm_eps)
-        self._patch = (config.clips.ratio, config.spatial_ratio, config.spatial_ratio)
-        self.proj_out = Linear(width, config.out_channels * prod(self._patch), bias=True)
-
-    def forward(self, latents_BCTHW: Tensor, table: RotaryTable) -> Tensor:
-        """[B,C,T,H,W] to new pixels [B,3,4T,16H,16W]; `table` is `rotary` of (T, H, W)."""
-        batch, _, frames, height, width = latents_BCTHW.shape
-        x_BSE = self.proj_in(latents_BCTHW.flatten(2).transpose(1, 2))
-        registers = self.register_tokens.expand(batch, -1, -1).to(x_BSE.dtype)
-        x_BSE = torch.cat([x_BSE, registers, torch.zeros_like(x_BSE[:, :1])], dim=1)
-        for block in self.transformer_blocks:
-            x_BSE = block(x_BSE, table)
-        out = self.proj_out(self.norm_out(x_BSE).to(self.proj_out.dtype))[:, : frames * height * width]
-        split = out.view(batch, frames, height, width, self.config.out_channels, *self._patch)
-        time, size, _ = self._patch
-        pixels: Tensor = split.permute(0, 4, 1, 5, 2, 6, 3, 7)
-        return pixels.reshape(batch, -1, frames * time, height * size, width * size)
-
-    def rotary(self, shape: tuple[int, int, int], device: torch.device) -> RotaryTable:
-        """Angles by where a token lies in the window that is decoded, each axis from -1 to 1; extra tokens lie at 0."""
-        pairs = int(self.config.decoder_attention_head_dim * self.config.decoder_rope_dim_ratio) // 6
-        steps = torch.arange(0, 1, 1 / pairs, dtype=torch.float32, device="cpu")[:pairs]
-        frequencies = (1.0 / self.config.decoder_rope_theta**steps).to(device)
-        axes = [2.0 * (torch.arange(0.5, size, dtype=torch.float32, device=device) / size) - 1.0 for size in shape]
-        places = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).flatten(0, 2)
-        extra = places.new_zeros(self.config.decoder_num_register_tokens + 1, 3)
-        angles = (2.0 * math.pi * torch.cat([places, extra])[..., None] * frequencies).flatten(1).unsqueeze(1)
-        dtype = self.proj_out.dtype
-        return RotaryTable(cos=angles.cos().to(dtype), sin=angles.sin().to(dtype))
-
-
-class DecoderBlock(nn.Module):
-    """Attention and feed-forward, scaled by a vector each. Norms are float32, and with them the stream after the first block."""
-
-    def __init__(self, config: VideoVaeConfig, *, backend: AttentionBackend) -> None:
-        super().__init__()
-        width = config.decoder_num_attention_heads * config.decoder_attention_head_dim
-        self.norm1 = RMSNorm(width, eps=config.decoder_norm_eps)
-        self.attn = DecoderAttention(config, backend=backend)
-        self.scale1 = nn.Parameter(torch.empty(width), requires_grad=False)
-        self.norm2 = RMSNorm(width, eps=config.decoder_norm_eps)
-        self.ff = SwiGlu(width, config.decoder_ffn_mult * width, bias=True)
-        self.scale2 = nn.Parameter(torch.empty(width), requires_grad=False)
-
-    def forward(self, x_BSE: Tensor, table: RotaryTable) -> Tensor:
-        """[B,S,E] to a new [B,S,E]."""
-        dtype = self.attn.to_q.dtype
-        x_BSE = x_BSE + self.attn(self.norm1(x_BSE.float()).to(dtype), table) * self.scale1
-        out: Tensor = x_BSE + self.ff(self.norm2(x_BSE.float()).to(dtype)) * self.scale2
-        return out
-
-
-class DecoderAttention(nn.Module):
-    """Full attention inside a window; queries and keys are normed in float32, without weights."""
-
-    def __init__(self, config: VideoVaeConfig, *, backend: AttentionBackend) -> None:
-        super().__init__()
-        self._heads, self._dim = config.decoder_num_attention_heads, config.decoder_attention_head_dim
-        self._eps = config.decoder_norm_eps
-        width = self._heads * self._dim
-        self.to_q = Linear(width, width, bias=True)
-        self.to_k = Linear(width, width, bias=True)
-        self.to_v = Linear(width, width, bias=True)
-        self.attend = Attention(self._heads, self._dim, backend=backend, role=ROLE)
-        # A list, for checkpoints name the projection `to_out.0`.
-        self.to_out = nn.ModuleList([Linear(width, width, bias=True)])
-
-    def forward(self, x_BSE: Tensor, table: RotaryTable) -> Tensor:
-        """[B,S,E] to [B,S,E]."""
-        q_BSAD, k_BSAD = (rotate_(self._normed(layer(x_BSE)), table) for layer in (self.to_q, self.to_k))
-        v_BSAD = self.to_v(x_BSE).view(*x_BSE.shape[:2], self._heads, self._dim)
-        out: Tensor = self.to_out[0](self.attend(q_BSAD, k_BSAD, v_BSAD).flatten(2))
-        return out
-
-    def _normed(self, x_BSE: Tensor) -> Tensor:
-        x_BSAD = x_BSE.view(*x_BSE.shape[:2], self._heads, self._dim)
-        return F.rms_norm(x_BSAD.float(), (self._dim,), eps=self._eps).to(x_BSE.dtype)

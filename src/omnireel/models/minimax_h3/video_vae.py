@@ -25,7 +25,8 @@ from omnireel.models.minimax_h3.frame_mover import Direct, Overlapped
 from omnireel.models.minimax_h3.keymap import video_vae_names
 from omnireel.models.minimax_h3.limits import COMPRESSION, FRAMES_PER_CHUNK, LATENTS_PER_CHUNK, TAIL_LATENTS
 from omnireel.models.minimax_h3.native import video_vae_files
-from omnireel.models.minimax_h3.video_autoencoder import ROLE, VideoAutoencoder, VideoVaeConfig, stored_dtype
+from omnireel.models.minimax_h3.video_autoencoder import VideoAutoencoder, VideoVaeConfig, stored_dtype
+from omnireel.models.minimax_h3.video_decoder import ROLE
 from omnireel.weights import ComponentFiles, load_component
 
 if TYPE_CHECKING:
