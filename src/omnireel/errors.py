@@ -258,15 +258,20 @@ class UnownedSettings(SetupError):
 
 
 class NotAvailable(SetupError):
-    """A setting asks for a feature that this version does not have."""
+    """A setting asks for a feature that this version does not have; `stages` are those that it is for, with their types."""
 
     code = "not_available"
 
-    def __init__(self, name: str, value: object, source: str, feature: str) -> None:
+    def __init__(
+        self, name: str, value: object, source: str, feature: str, stages: Mapping[int, str] | None = None
+    ) -> None:
+        found = {str(number): kind for number, kind in (stages or {}).items()}
+        shown = ", ".join(f"{number} ({kind})" for number, kind in found.items())
+        where = f" for stage{'s' * (len(found) > 1)} {shown}" if found else ""
         super().__init__(
-            f"{name} = {_shown(value)} (from {source}) is not available: it needs {feature}, which this version does not have",
+            f"{name} = {_shown(value)} (from {source}) is not available{where}: it needs {feature}, which this version does not have",
             hint=f"leave {name} out",
-            details={"name": name, "value": _shown(value), "source": source, "feature": feature},
+            details={"name": name, "value": _shown(value), "source": source, "feature": feature, "stages": found},
         )
 
 

@@ -236,6 +236,32 @@ def test_what_does_not_exist_yet_is_never_silently_accepted(name):
     assert caught.value.exit_code == 3
 
 
+@pytest.mark.parametrize(
+    ("said", "name", "stages"),
+    [
+        ({"stage_0_omni_kv_config": {"need_send_cache": True}}, "omni_kv_config", {"0": "ar"}),
+        ({"stage_0_kv_transfer_config": {"kv_connector": "A"}}, "kv_transfer_config", {"0": "ar"}),
+        ({"stage_2_input_connectors": {"from_stage_0": "shm"}}, "input_connectors", {"2": "diffusion"}),
+        ({"omni_kv_config": {"a": 1}}, "omni_kv_config", {"0": "ar", "1": "generation", "2": "diffusion"}),
+    ],
+)
+def test_a_hand_over_that_no_model_has_is_refused_naming_stage_type_and_setting(said, name, stages):
+    with pytest.raises(NotAvailable, match=name) as caught:
+        resolve(said, {}, topology=pipeline())
+    assert caught.value.details["stages"] == stages
+    assert all(f"{number} ({kind})" in caught.value.message for number, kind in stages.items())
+
+
+def test_a_hand_over_that_a_pipeline_itself_asks_for_is_refused_too():
+    with pytest.raises(NotAvailable, match=r"omni_kv_config = .*from topology thinker.*stage 0 \(ar\)"):
+        resolve({}, {}, topology=pipeline(omni_kv_config={"need_send_cache": True}))
+
+
+def test_a_setting_of_language_models_is_not_one_of_a_diffusion_stage():
+    with pytest.raises(UnownedSettings, match=r"stage 2 \(diffusion\) does not have kv_transfer_config"):
+        resolve({"stage_2_kv_transfer_config": {"a": 1}}, {}, topology=pipeline())
+
+
 @pytest.mark.parametrize("name", [name for name, item in all_settings().items() if item.pending])
 def test_saying_what_happens_anyway_is_no_error(name):
     item = all_settings()[name]

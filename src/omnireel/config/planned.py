@@ -15,6 +15,7 @@ from omnireel.request import setting
 _LM = ("ar", "generation")
 _DIFFUSION = ("diffusion",)
 _ENGINE = "a language-model engine"
+_KV = "a model that gives or takes key and value caches"
 _ALONE = "stages that are started by themselves"
 
 
@@ -129,13 +130,16 @@ class HandoverSpec:
     """How stages hand their outputs on."""
 
     omni_kv_config: Mapping[str, Any] | None = setting(
-        None, "hand-over of key and value caches", pending="caches that are handed over"
+        None, "hand-over of key and value caches to another stage", pending=_KV, idle=({},)
+    )
+    kv_transfer_config: Mapping[str, Any] | None = setting(
+        None, "hand-over of key and value caches to another engine", stages=_LM, pending=_KV, idle=({},)
     )
     input_connectors: Mapping[str, Any] | None = setting(
-        None, "connectors by input", pending="several connectors of a stage"
+        None, "connectors by input", pending="several connectors of a stage", idle=({},)
     )
     output_connectors: Mapping[str, Any] | None = setting(
-        None, "connectors by output", pending="several connectors of a stage"
+        None, "connectors by output", pending="several connectors of a stage", idle=({},)
     )
 
 

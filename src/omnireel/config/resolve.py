@@ -105,20 +105,28 @@ def resolve(
     """
     config = merge(flags, environ, topology=topology, platform=platform, on_problem=on_problem)
     report = on_problem or _raise
-    seen: set[tuple[str, Source]] = set()
-    scopes = [(config.values, config.sources), *((stage.values, stage.sources) for stage in config.stages)]
-    for values, sources in scopes:
-        for name, value in values.items():
-            setting, source = all_settings()[name], sources[name]
-            # What a rule settles is the backend's own default, so nobody asked for it.
-            is_asked = source.kind not in ("default", "rule") and (name, source) not in seen
-            if setting.pending and is_asked and not setting.is_idle(value):
-                seen.add((name, source))
-                report(NotAvailable(name, setting.told(value), str(source), setting.pending))
+    for missing in _missing(config):
+        report(missing)
     for stage in config.stages:
         for problem in compat.problems({**config.values, **stage.values}, {**config.sources, **stage.sources}):
             report(problem)
     return config
+
+
+def _missing(config: ResolvedConfig) -> Iterator[NotAvailable]:
+    """What is asked for and does not exist yet, each once for whatever stages it is for."""
+    asked: dict[tuple[str, Source], Any] = {}
+    stages: dict[tuple[str, Source], dict[int, str]] = {}
+    own = [(stage.values, stage.sources, {stage.number: str(stage.facts.execution_type)}) for stage in config.stages]
+    for values, sources, where in [(config.values, config.sources, {}), *own]:
+        for name, value in values.items():
+            setting, source = all_settings()[name], sources[name]
+            # What a rule settles is the backend's own default, so nobody asked for it.
+            if setting.pending and source.kind not in ("default", "rule") and not setting.is_idle(value):
+                asked[name, source] = setting.told(value)
+                stages.setdefault((name, source), {}).update(where)
+    for (name, source), value in asked.items():
+        yield NotAvailable(name, value, str(source), all_settings()[name].pending, stages[name, source])
 
 
 def merge(
