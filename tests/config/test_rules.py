@@ -5,6 +5,7 @@ import pytest
 from omnireel.config import resolve
 from omnireel.config.rules import stage_rules
 from omnireel.errors import BadSetting
+from omnireel.models.discover import topology_of
 from omnireel.models.topology import ExecutionType, StageFacts
 
 
@@ -38,3 +39,11 @@ def test_what_is_no_name_of_a_class_is_refused_by_its_form(name):
     with pytest.raises(BadSetting, match=r"worker_cls.*package\.module\.Class"):
         resolve({"worker_cls": name}, {})
     assert resolve({"worker_cls": "own.workers.Own"}, {}).process.worker_cls == "own.workers.Own"
+
+
+def test_a_prompt_that_is_read_whole_is_not_handed_over_in_parts():
+    with pytest.raises(BadSetting) as caught:
+        resolve({"async_chunk": True, "pipeline": "prompt_rewrite"}, {}, topology=topology_of)
+    assert "stage 1 (generate) cannot begin before its input is complete" in caught.value.message
+    assert "reads the whole prompt at once" in caught.value.message
+    assert "without it" in caught.value.hint

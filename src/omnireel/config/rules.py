@@ -55,13 +55,18 @@ def check_values(
         values["async_chunk"], sources["async_chunk"] = False, Source(kind="rule", name="pipeline of one stage")
         return
     producers = {source for stage in stages for source in stage.facts.inputs}
+    source, hint = str(sources["async_chunk"]), "without it each stage begins when those that it reads from have ended"
+    # Who takes first: what cannot begin early gains nothing from parts.
+    for stage in stages:
+        facts = stage.facts
+        if facts.inputs and (len(facts.inputs) > 1 or not facts.takes_chunks):
+            why = f": {facts.whole_because}" if facts.whole_because else ""
+            allowed = f"stage {stage.number} ({facts.name}) cannot begin before its input is complete{why}"
+            report(BadSetting("async_chunk", True, source, allowed, hint=hint))
     for stage in stages:
         if stage.number in producers and not stage.facts.chunk_processor:
             allowed = f"stage {stage.number} ({stage.facts.name}) cannot hand its output over in chunks"
-            report(BadSetting("async_chunk", True, str(sources["async_chunk"]), allowed))
-        if stage.facts.inputs and (len(stage.facts.inputs) > 1 or not stage.facts.takes_chunks):
-            allowed = f"stage {stage.number} ({stage.facts.name}) cannot begin before its input is complete"
-            report(BadSetting("async_chunk", True, str(sources["async_chunk"]), allowed))
+            report(BadSetting("async_chunk", True, source, allowed, hint=hint))
 
 
 def _said(name: str, value: Any, rule: str) -> Said:

@@ -36,6 +36,7 @@ class StageFacts:
     until there is enough; after the last step all that is left. "" where it cannot stream.
     takes_chunks: whether its pipeline has `take`, so that it can begin before its input is complete; while one request waits for
     its next part, others of its batch wait too.
+    whole_because: why it cannot begin before its input is complete, to be told to who asks for that; "" where it is only not built.
     settings: the model's own values for settings, under what any user says.
     omni_kv_config: how key and value caches are handed over; a user's extras do not override it.
     """
@@ -54,6 +55,7 @@ class StageFacts:
     input_processor: str = ""
     chunk_processor: str = ""
     takes_chunks: bool = False
+    whole_because: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     omni_kv_config: Mapping[str, Any] | None = None
 

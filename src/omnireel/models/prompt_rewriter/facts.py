@@ -21,6 +21,7 @@ PROMPT_REWRITE = Topology(
             inputs=(0,),
             final_output="video",
             input_processor="omnireel.models.prompt_rewriter.handover:rewritten",
+            whole_because="its text encoder reads the whole prompt at once, so the first word lets nothing begin",
         ),
     ),
 )
