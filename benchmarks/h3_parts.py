@@ -80,8 +80,8 @@ DEFAULT = (
     "memory",
     "modes",
 )
-EXPECTED_S = {"check": 22, "attention": 18, "step": 115, "smaller": 30, "mini": 12, "kernels": 3, "decode": 50, "encode": 50,
-              "errors": 15, "gaps": 12, "memory": 35, "modes": 60, "tables": 40}  # fmt: skip
+EXPECTED_S = {"check": 22, "attention": 18, "step": 115, "smaller": 30, "mini": 12, "kernels": 3, "decode": 55, "encode": 50,
+              "errors": 12, "gaps": 12, "memory": 32, "modes": 52, "tables": 40}  # fmt: skip
 """Seconds on one H200 with the released sizes, from what a step took before and 25 s for each graph that is compiled."""
 MINI_SHAPE = Shape(width=192, height=128, num_frames=107, text_rows=24)
 FLASH, CUDNN, PLAIN_ATTENTION = "FLASH_ATTN", "CUDNN_ATTN", "TORCH_SDPA"
@@ -397,7 +397,8 @@ class Parts(Speed):
                 **compared(list(outputs), exact),
             )
             del step, outputs
-        for mode in self.modes if self.is_released else self.modes[:1]:
+        # How far apart compiled ones are is told by `modes`; here compiling would take most of the time.
+        for mode in self.modes[:-1]:
             with self.guard(f"error {mode.name}"):
                 outputs = self.step(self.model(mode, layers, weights), inputs)()
                 self.tell(case=f"error against float32, {mode.name}", blocks=layers, **compared(list(outputs), exact))

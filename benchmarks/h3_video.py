@@ -25,9 +25,11 @@ from omnireel.models.minimax_h3.video_vae import HALF_TOLERANCE, exact_float32
 Frames = np.ndarray[Any, Any]
 
 
-def vae_of(run: Any, dtype: torch.dtype) -> Any:
+def vae_of(run: Any, dtype: torch.dtype, without: str = "") -> Any:
     """The video VAE, its attention by what is right."""
-    order = [name for name in run.platform.attention_preference if run.is_right(f"attention {name} 64")]
+    order = [
+        name for name in run.platform.attention_preference if name != without and run.is_right(f"attention {name} 64")
+    ]
     return video_vae(run.arguments, run.device, dtype, preference=order)
 
 
@@ -40,7 +42,11 @@ def decode(run: Any) -> None:
     found: list[tuple[float, str, int, Any]] = []
     ways: dict[str, tuple[Callable[[], Any], tuple[int, ...]]] = {"compiled": (partial(compiled_vae, run), (14, 7))}
     if run.kind == "cuda" and why_not_fused() is None:
-        ways = {"fused": (partial(fused_vae, run), (14, 7, 28)), **ways}
+        ways = {
+            "fused": (partial(fused_vae, run), (14, 7, 28)),
+            "fused, the next attention": (partial(fused_vae, run, "FLASH_ATTN"), (14,)),
+            **ways,
+        }
     for way, (make, batches) in ways.items():
         with run.guard(f"decode {way}"):
             vae = make()
@@ -53,9 +59,9 @@ def decode(run: Any) -> None:
         decoded(run, vae, f"a clip, {way}, {batch} tiles at once", whole, size, batch, mover)
 
 
-def fused_vae(run: Any) -> Any:
-    """Its decoder with Triton kernels."""
-    vae = vae_of(run, torch.bfloat16)
+def fused_vae(run: Any, without: str = "") -> Any:
+    """Its decoder with Triton kernels. without: an attention backend."""
+    vae = vae_of(run, torch.bfloat16, without)
     vae.decoder.use(run.fused())
     return vae
 
