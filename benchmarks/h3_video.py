@@ -56,6 +56,7 @@ def decode(run: Any) -> None:
                 found.append((seconds, way, batch, vae))
     if found:
         _, way, batch, vae = min(found, key=lambda item: item[0])
+        decoded(run, vae, f"{way}, {batch} tiles at once, direct", short, size, batch, Direct, expected)
         decoded(run, vae, f"a clip, {way}, {batch} tiles at once", whole, size, batch, mover)
 
 
