@@ -29,6 +29,7 @@ OmniReelError
     OutOfMemory               a request did not fit                   503
     DeadlineExceeded          a request ran past its time             504
     WorkerDied                the process of the model died or hung   503
+    RankLost                  processes of one model lost each other  503
     Unavailable               not yet, or not any more                503
     StorageFailed             the disk is full or cannot be written   507
     ConnectorLost             a hand-over between stages broke off    503
@@ -385,6 +386,20 @@ class WorkerDied(EngineError):
             f"worker {worker} {how}{said}",
             hint=hint or "send the request again; the worker is started anew",
             details={"worker": worker, "how": how, "last_lines": lines},
+        )
+
+
+class RankLost(EngineError):
+    """One of the processes that compute a request together lost the others; whatever ended them is told by them."""
+
+    code = "rank_lost"
+    http_status = 503
+
+    def __init__(self, rank: int, what: str) -> None:
+        super().__init__(
+            f"rank {rank} lost the others: it never {what}",
+            hint="send the request again",
+            details={"rank": rank, "what": what},
         )
 
 

@@ -2,11 +2,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.support.ranks import together
 from torch.nn.functional import scaled_dot_product_attention
 
-from omnireel.attention import Attention, AttentionMetadata
+from omnireel.attention import Attention, AttentionMetadata, JointTokens
 from omnireel.attention.backend import AttentionBackend, Capabilities
 from omnireel.attention.backends.torch_sdpa import BACKEND
+from omnireel.parallel import shares
 
 
 def qkv(num_rows=5, num_heads=3, head_dim=8):
@@ -136,3 +138,72 @@ def test_the_compiler_is_kept_out_of_what_it_cannot_look_into(is_traceable):
     torch.compile(layer, backend="eager")(*half())
     torch._dynamo.reset()
     assert seen[-1] is is_traceable
+
+
+def joint(strategy, num_heads):
+    query, key, value = qkv(num_rows=3, num_heads=num_heads)
+    mask = torch.tensor([[True, False, True], [True, True, True]])
+    return JointTokens(query=query, key=key, value=value, mask=mask, strategy=strategy)
+
+
+ROWS = 11
+SHARED = {
+    "plain": AttentionMetadata(),
+    "documents": AttentionMetadata(cu_seqlens=(0, 4, 4, ROWS)),
+    "keys": AttentionMetadata(mask=torch.arange(ROWS)[None] < torch.tensor([[9], [11]])),
+    "padding": AttentionMetadata(valid_kv_length=7),
+    "dense": AttentionMetadata(mask=torch.rand(2, 1, ROWS, ROWS, generator=torch.Generator().manual_seed(0)) < 0.8),
+    "by head": AttentionMetadata(mask=torch.rand(2, 4, ROWS, ROWS, generator=torch.Generator().manual_seed(0)) < 0.8),
+    "by head of all": AttentionMetadata(
+        mask=torch.rand(4, ROWS, ROWS, generator=torch.Generator().manual_seed(0)) < 0.8
+    ),
+    "spans": AttentionMetadata(full_attn_spans=((2, 5), (7, 8))),
+    "joint front": AttentionMetadata(joint=joint("front", 4)),
+    "joint rear": AttentionMetadata(joint=joint("rear", 4)),
+}
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(
+    ("told", "causal"),
+    [(name, causal) for name in SHARED for causal in (False, True) if not (causal and "joint" in name)],
+)
+def test_ranks_that_share_rows_have_what_one_process_has(size, told, causal):
+    metadata, counts = SHARED[told], shares(ROWS, size)
+    q, k, v = qkv(num_rows=ROWS, num_heads=4)
+    whole = Attention(4, 8, backend=BACKEND, role="self", causal=causal)(q, k, v, metadata)
+
+    def work(ranks):
+        layer = Attention(4, 8, backend=BACKEND, role="self", causal=causal, ranks=ranks)
+        own = [torch.split(item, list(counts), dim=1)[ranks.rank] for item in (q, k, v)]
+        return layer(*own, replace(metadata, shares=counts))
+
+    found = together(size, work)
+    if metadata.joint is not None:
+        parts = [metadata.joint.parted(part) for part in found]
+        assert all(torch.equal(beside, parts[0][1]) for _, beside in parts)
+        torch.testing.assert_close(metadata.joint.parted(whole)[1], parts[0][1], rtol=1e-5, atol=1e-6)
+        found, whole = [main for main, _ in parts], metadata.joint.parted(whole)[0]
+    torch.testing.assert_close(torch.cat(found, dim=1), whole, rtol=1e-5, atol=1e-6)
+
+
+def test_calls_that_share_nothing_stay_with_their_rank():
+    q, k, v = qkv(num_heads=4)
+    whole = Attention(4, 8, backend=BACKEND, role="self")(q, k, v)
+
+    def work(ranks):
+        return Attention(4, 8, backend=BACKEND, role="self", ranks=ranks)(q, k, v), ranks.exchanges
+
+    for found, exchanges in together(2, work):
+        assert torch.equal(found, whole)
+        assert exchanges == 0
+
+
+def test_heads_that_ranks_cannot_share_and_shares_without_ranks_are_errors():
+    def refused(ranks):
+        with pytest.raises(ValueError, match="2 ranks cannot share the 3 heads of self evenly"):
+            Attention(3, 8, backend=BACKEND, role="self", ranks=ranks)
+
+    together(2, refused)
+    with pytest.raises(ValueError, match="it knows no ranks"):
+        Attention(3, 8, backend=BACKEND, role="self")(*qkv(), AttentionMetadata(shares=(3, 2)))

@@ -124,7 +124,9 @@ def test_a_part_needs_its_value(omnireel, flag):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--usp", "2"], "ulysses_degree = 2 (from flag --ulysses-degree) is not available"),
+        (["--ring", "2"], "ring_degree = 2 (from flag --ring-degree) is not available: it needs ring attention"),
+        (["--usp", "2", "--sequence-parallel-size", "4"], "ulysses_degree x ring_degree x allgather_degree is 2"),
+        (["--usp", "2", "--worker-backend", "uni"], "its ranks are worker processes of this machine"),
         (["--parallel-config.tensor-parallel-size", "2"], "tensor_parallel_size = 2 (from flag --parallel-config"),
         (["--enable-cpu-offload"], "it needs offloading, which this version does not have"),
         (["--dlo-no-use-allgather"], "dlo_use_allgather = False"),

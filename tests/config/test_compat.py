@@ -28,6 +28,9 @@ ON: dict[str, dict[str, Any]] = {
     "recorded steps": {"cuda_graphs": "on"},
     "offloaded weights": {"enable_layerwise_offload": True},
     "fused kernels": {"fused_kernels": "on"},
+    "requests stepped as one batch": {"max_num_seqs": 2},
+    "stages that hand over parts": {"async_chunk": True},
+    "one process a model, or Ray": {"distributed_executor_backend": "ray"},
     "RAINFUSION_ATTN": {"diffusion_attention_backend": "RainFusion_Attn"},
 }
 DEFAULTS = {name: item.default for name, item in all_settings().items()}

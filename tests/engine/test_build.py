@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from omnireel.config import resolve
@@ -9,6 +11,8 @@ from omnireel.engine.build import build_context, engine_facts, worker_specs
 from omnireel.engine.message import Kind, StageMessage, from_parts, to_parts
 from omnireel.errors import BadSetting, UnknownModel, UnsupportedDevice
 from omnireel.models.discover import topology_of
+from omnireel.models.toy.facts import FACTS
+from omnireel.parallel import Member
 from omnireel.platforms import DeviceInfo
 from omnireel.platforms.cpu import Cpu
 
@@ -121,3 +125,49 @@ def test_a_folder_below_the_models_may_be_taken(tmp_path):
     spec = worker_specs(stage)[0]
     assert spec.context.checkpoint.path == tmp_path / "whole" / "lm"
     assert (spec.stage, spec.name) == ("rewrite", "rewrite.0")
+
+
+def test_ranks_have_consecutive_devices_and_replicas_the_next_ones(monkeypatch):
+    monkeypatch.setattr(Cpu, "devices", lambda self: (DEVICE,) * 4)
+    specs = worker_specs(config(ulysses_degree=2, num_replicas=2, devices="3,1,0,2"))
+    assert [(spec.rank, spec.device_index, spec.members) for spec in specs] == [(0, 3, (3, 1)), (1, 0, (0, 2))]
+    assert specs[0].engine["ulysses_degree"] == 2
+    assert not worker_specs(config())[0].members
+
+
+def test_too_few_devices_for_the_ranks_are_told(monkeypatch):
+    monkeypatch.setattr(Cpu, "devices", lambda self: (DEVICE,) * 2)
+    with pytest.raises(BadSetting, match="name 3 devices by different indices, one a rank of each replica"):
+        worker_specs(config(ulysses_degree=3, devices="0,1"))
+    with pytest.raises(UnsupportedDevice) as raised:
+        worker_specs(config(ulysses_degree=3, devices="0,1,2"))
+    assert raised.value.hint == "each rank of --ulysses-degree takes one"
+
+
+def test_a_rank_is_made_of_its_own_device_and_place():
+    spec = worker_specs(config(ulysses_degree=2))[0].of_member(Member(rank=1, size=2, store="x"))
+    head, arrays = to_parts(StageMessage(kind=Kind.LOAD, body=spec))
+    assert from_parts(head, arrays).body == spec
+    assert spec.member is not None
+    assert (spec.member.rank, spec.device_index, spec.context.device) == (1, 0, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (
+            {"ulysses_degree": 3, "model": "mini-h3"},
+            "ulysses_degree = 3 .* must divide the 4 attention heads of mini-h3: 1, 2, 4",
+        ),
+        ({"ulysses_degree": 5}, "the 12 attention heads of toy"),
+    ],
+)
+def test_a_degree_that_does_not_divide_the_heads_is_told_before_anything_loads(flags, words):
+    with pytest.raises(BadSetting, match=words):
+        worker_specs(config(**flags))
+
+
+def test_a_model_that_runs_in_one_process_says_so(monkeypatch):
+    monkeypatch.setattr("omnireel.models.discover.all_facts", lambda: (replace(FACTS, shared_heads=""),))
+    with pytest.raises(BadSetting, match="toy runs each request in one process"):
+        worker_specs(config(ulysses_degree=2))

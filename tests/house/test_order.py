@@ -34,6 +34,7 @@ UNMIRRORED = {
     "models/prompt_rewriter/facts.py": "data, read by the tests of discover",
     "models/toy/facts.py": "data, read by the tests of discover",
     "models/toy_stages/facts.py": "data, read by the tests of discover",
+    "parallel/member.py": "a dataclass, run by the tests of ranks and group",
     "request.py": "dataclasses",
     "server/bodies.py": "data, read by the tests of app",
     "server/run.py": "tests/e2e/test_serve.py",

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from omnireel.layers import RowSegment, gate_, modulate_, row_segments
+from omnireel.layers import RowSegment, TableRows, gate_, modulate_, row_segments
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,14 @@ def test_it_works_in_place():
     assert modulate_(x, two, two, segments) is x
     assert gate_(x, two, segments) is x
     assert x.unique().tolist() == [8.0]
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 8), (0, 3), (2, 6), (5, 5), (7, 8)])
+def test_a_cut_is_what_its_rows_alone_would_be(start, stop):
+    rows = torch.tensor([1, 1, 1, 0, 0, 5, 5, 2])
+    cut, alone = (
+        TableRows.of(rows, torch.device("cpu")).cut(start, stop),
+        TableRows.of(rows[start:stop], torch.device("cpu")),
+    )
+    assert cut.segments == alone.segments
+    assert torch.equal(cut.index, alone.index)

@@ -57,3 +57,11 @@ def test_products_of_turned_heads_depend_on_the_distance_only():
 
     assert product(3.0, 5.0) == pytest.approx(product(10.0, 12.0), abs=1e-4)
     assert product(3.0, 5.0) != pytest.approx(product(3.0, 6.0), abs=1e-2)
+
+
+def test_a_cut_is_the_table_of_its_rows_alone():
+    positions = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]
+    cut = table(positions).cut(1, 3)
+    assert cut.num_rows == 2
+    assert torch.equal(cut.cos, table(positions[1:]).cos)
+    assert torch.equal(cut.sin, table(positions[1:]).sin)

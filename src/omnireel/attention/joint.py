@@ -43,6 +43,13 @@ class JointTokens:
         """Main and joint rows in their order, along dim 1."""
         return torch.cat([joint, main] if self.strategy == "front" else [main, joint], dim=1)
 
+    def parted(self, both: Tensor) -> tuple[Tensor, Tensor]:
+        """The main and the joint ones of rows that `beside` put together, along dim 1."""
+        joint, main = self.query.shape[1], both.shape[1] - self.query.shape[1]
+        if self.strategy == "front":
+            return both[:, joint:], both[:, :joint]
+        return both[:, :main], both[:, main:]
+
 
 def with_joint(
     q_BSHD: Tensor, k_BSHD: Tensor, v_BSHD: Tensor, metadata: AttentionMetadata

@@ -67,6 +67,8 @@ class AttentionMetadata:
     video: where the video lies. Publishing it asserts that a mask, if there is one, hides trailing padding alone.
     joint: rows beside the sequence that every row sees; the output has theirs too, in the order that it says.
     step, progress: of the denoising loop, from 0 on, and falling from 1 to 0; None outside of it.
+    shares: rows of each rank, where ranks share out the main rows, which everything else still speaks of as a whole; empty where
+        this process has them all.
     """
 
     cu_seqlens: tuple[int, ...] = ()
@@ -79,6 +81,7 @@ class AttentionMetadata:
     joint: JointTokens | None = None
     step: int | None = None
     progress: float | None = None
+    shares: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("cu_seqlens", "cu_seqlens_k"):

@@ -147,6 +147,19 @@ _GRAPHS = Feature(
     is_on=lambda values: values["cuda_graphs"] == "on" and not values["enforce_eager"],
 )
 
+_BATCHED = Feature(
+    name="requests stepped as one batch",
+    settings=("max_num_seqs", "step_execution"),
+    is_on=lambda values: (values["max_num_seqs"] or 1) > 1 or values["step_execution"],
+)
+_CHUNKED = _switch("stages that hand over parts", "async_chunk")
+_ELSEWHERE = Feature(
+    name="one process a model, or Ray",
+    settings=("distributed_executor_backend",),
+    is_on=lambda values: values["distributed_executor_backend"] in ("uni", "ray"),
+)
+
+_NOT_RUN = "it was not run with blocks that exchange rows in between"
 _SHARDS = "sharding spreads one copy of the weights over the ranks of a request; these ranks hold other weights"
 TABLE: tuple[Pair, ...] = (
     Pair(first=_ATTENTION_BACKEND, second=_ATTENTION_DEFAULT, why="both name the default backend"),
@@ -162,6 +175,12 @@ TABLE: tuple[Pair, ...] = (
     Pair(
         first=_GATHER_KV, second=_RING, why="gathered keys and values are a whole sequence-parallel mode of their own"
     ),
+    Pair(first=_ULYSSES, second=_ELSEWHERE, why="its ranks are worker processes of this machine"),
+    Pair(first=_ULYSSES, second=_BATCHED, why="ranks run one request at a time"),
+    Pair(first=_ULYSSES, second=_CHUNKED, why="ranks would take different parts at the same time"),
+    Pair(first=_ULYSSES, second=_COMPILED, why=_NOT_RUN),
+    Pair(first=_ULYSSES, second=_FUSED, why=_NOT_RUN),
+    Pair(first=_ULYSSES, second=_GRAPHS, why="a recorded step cannot wait for other ranks, nor be left when one fails"),
     Pair(first=_HSDP, second=_TP, why=_SHARDS),
     Pair(first=_HSDP, second=_DP, why=_SHARDS),
     Pair(first=_HSDP, second=_PP, why=_SHARDS),

@@ -24,6 +24,7 @@ from omnireel.config.spec import (
 from omnireel.config.stages import StagesSpec
 from omnireel.config.values import Setting, settings_of
 from omnireel.models.topology import ExecutionType
+from omnireel.parallel.spec import ParallelSpec
 
 _LM = (ExecutionType.AR, ExecutionType.GENERATION)
 _DIFFUSION = (ExecutionType.DIFFUSION,)
@@ -50,7 +51,7 @@ class Specs:
     tokens: planned.TokenSpec
     handover: planned.HandoverSpec
     placement: planned.PlacementSpec
-    parallel: planned.ParallelSpec
+    parallel: ParallelSpec
     quantization: planned.QuantizationSpec
     offload: planned.OffloadSpec
     diffusion: planned.DiffusionSpec
@@ -86,7 +87,7 @@ GROUPS: Mapping[str, Group] = {
     "tokens": Group(spec=planned.TokenSpec, title="tokens"),
     "handover": Group(spec=planned.HandoverSpec, title="hand-over between stages"),
     "placement": Group(spec=planned.PlacementSpec, title="placement"),
-    "parallel": Group(spec=planned.ParallelSpec, title="parallelism", section="parallel_config"),
+    "parallel": Group(spec=ParallelSpec, title="parallelism", section="parallel_config"),
     "quantization": Group(spec=planned.QuantizationSpec, title="quantisation"),
     "offload": Group(spec=planned.OffloadSpec, title="offloading", owners=_DIFFUSION),
     "diffusion": Group(spec=planned.DiffusionSpec, title="diffusion", owners=_DIFFUSION),

@@ -22,7 +22,7 @@ from omnireel.config import compat
 from omnireel.config.attention import attention_config
 from omnireel.config.deploy import Deploy, read_deploy
 from omnireel.config.groups import GROUPS, Specs, all_settings, engine_settings, names, owners
-from omnireel.config.rules import check_values, stage_rules
+from omnireel.config.rules import check_degrees, check_values, stage_rules
 from omnireel.config.sources import DEFAULT, Source
 from omnireel.config.spec import AccelerationSpec
 from omnireel.config.values import Setting, convert, settings_of
@@ -108,7 +108,8 @@ def resolve(
     for missing in _missing(config):
         report(missing)
     for stage in config.stages:
-        for problem in compat.problems({**config.values, **stage.values}, {**config.sources, **stage.sources}):
+        check_degrees(stage, report)
+        for problem in compat.problems(*_as_run(config, stage)):
             report(problem)
     return config
 
@@ -400,6 +401,15 @@ def _specs(values: Mapping[str, Any]) -> dict[str, Any]:
             default=AttentionSpec(backend=backend), per_role=specs["attention"].per_role
         )
     return specs
+
+
+def _as_run(config: ResolvedConfig, stage: StageConfig) -> tuple[dict[str, Any], dict[str, Source]]:
+    """Every setting as a stage has it: those of the pipeline as they are, those of other types of stages at their defaults."""
+    values, sources = {**config.values, **stage.values}, {**config.sources, **stage.sources}
+    for name, kinds in owners().items():
+        if kinds and name not in stage.values:
+            values[name], sources[name] = all_settings()[name].default, DEFAULT
+    return values, sources
 
 
 def _filled(spec: type, values: Mapping[str, Any]) -> Any:

@@ -69,5 +69,13 @@ def check_values(
             report(BadSetting("async_chunk", True, source, allowed, hint=hint))
 
 
+def check_degrees(stage: StageConfig, report: Callable[[OmniReelError], None]) -> None:
+    """Looks whether the one degree that only checks others is their product."""
+    said, product = stage.parallel.sequence_parallel_size, stage.parallel.num_ranks
+    if said not in (None, product):
+        allowed = f"ulysses_degree x ring_degree x allgather_degree is {product}"
+        report(BadSetting("sequence_parallel_size", said, str(stage.sources["sequence_parallel_size"]), allowed))
+
+
 def _said(name: str, value: Any, rule: str) -> Said:
     return Said(name=name, shown=name, value=value, source=Source(kind="rule", name=rule))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from omnireel.engine.child import num_replicas
+from omnireel.engine.child import num_ranks, num_replicas
 from omnireel.errors import BadSetting, UnsupportedDevice, nearest
-from omnireel.models.discover import find_checkpoint
+from omnireel.models.discover import find_checkpoint, imported
 from omnireel.models.hub import Hub
 from omnireel.models.protocol import BuildContext, Checkpoint
 from omnireel.platforms import find_device
@@ -19,6 +19,7 @@ from omnireel.platforms import find_device
 if TYPE_CHECKING:
     from omnireel.acceleration import Acceleration
     from omnireel.config import ResolvedConfig
+    from omnireel.parallel import Member
     from omnireel.platforms import Platform
 
 
@@ -62,6 +63,7 @@ class WorkerSpec:
 
     stage: its stage, "" where there is one alone; rank: its number among the replicas; env: variables of its process. engine: settings that a recipe remembers, by name, to which the worker adds what
     only it knows; max_batch: requests a step; worker_cls: class of the worker, "" for the package's own.
+    members: the devices of its ranks, where several processes compute a request together; member: which of them a process is.
     """
 
     context: BuildContext
@@ -75,25 +77,37 @@ class WorkerSpec:
     log_format: str = "text"
     max_batch: int = 1
     worker_cls: str = ""
+    members: tuple[int, ...] = ()
+    member: Member | None = None
 
     @property
     def name(self) -> str:
         """What errors and log lines call it."""
         return f"{self.stage}.{self.rank}" if self.stage else str(self.rank)
 
+    def of_member(self, member: Member) -> WorkerSpec:
+        """What one rank of it is made of."""
+        index = self.members[member.rank]
+        context = replace(self.context, device=str(self.context.platform.device(index)))
+        return replace(self, context=context, device_index=index, member=member)
+
 
 def worker_specs(config: ResolvedConfig) -> tuple[WorkerSpec, ...]:
-    """What each replica is made of; see `build_context`. Each has a device of its own, but on a CPU.
+    """What each replica is made of; see `build_context`. Each rank of it has a device of its own, but on a CPU.
 
     Raises:
-        UnsupportedDevice: there are fewer devices than replicas, or not those that were named.
-        BadSetting: the model does not take as many requests a step as are asked for, or the devices are none.
+        UnsupportedDevice: there are fewer devices than ranks, or not those that were named.
+        BadSetting: the model does not take as many requests a step as are asked for, its heads cannot be shared by as many ranks, or
+            the devices are none.
     """
     context, first = build_context(config)
     facts, max_batch = context.checkpoint.facts, config.batch.max_num_seqs or 1
     if max_batch > facts.max_batch:
         allowed = f"{facts.name} takes {facts.max_batch} a step"
         raise BadSetting("max_num_seqs", max_batch, str(config.sources["max_num_seqs"]), allowed)
+    ranks = num_ranks(config)
+    if ranks > 1:
+        _check_ranks(config, context.checkpoint, ranks)
     by_role = config.values["diffusion_attention_config"]
     engine = {
         **({} if by_role is None else {"diffusion_attention_config": by_role}),
@@ -101,11 +115,13 @@ def worker_specs(config: ResolvedConfig) -> tuple[WorkerSpec, ...]:
         "dtype": context.dtype,
         "diffusion_attention_backend": config.values["diffusion_attention_backend"],
         **_speed(config.acceleration, context.platform.name),
+        **({"ulysses_degree": ranks} if ranks > 1 else {}),
     }
+    indices = _indices(config, context.platform, first)
     return tuple(
         WorkerSpec(
-            context=replace(context, device=str(context.platform.device(index))),
-            device_index=index,
+            context=replace(context, device=str(context.platform.device(indices[rank * ranks]))),
+            device_index=indices[rank * ranks],
             engine=engine,
             stage=config.stages[0].facts.name if len(config.topology.stages) > 1 else "",
             rank=rank,
@@ -115,9 +131,23 @@ def worker_specs(config: ResolvedConfig) -> tuple[WorkerSpec, ...]:
             log_format=config.run.log_format,
             max_batch=max_batch,
             worker_cls=config.process.worker_cls or "",
+            members=tuple(indices[rank * ranks : (rank + 1) * ranks]) if ranks > 1 else (),
         )
-        for rank, index in enumerate(_indices(config, context.platform, first))
+        for rank in range(len(indices) // ranks)
     )
+
+
+def _check_ranks(config: ResolvedConfig, checkpoint: Checkpoint, ranks: int) -> None:
+    """Whether so many can share the model's requests, before anything is loaded."""
+    facts, source = checkpoint.facts, str(config.sources["ulysses_degree"])
+    if not facts.shared_heads:
+        allowed = f"{facts.name} runs each request in one process; more copies of it are num_replicas"
+        raise BadSetting("ulysses_degree", ranks, source, allowed)
+    heads: int = imported(facts.shared_heads)(checkpoint)
+    if heads % ranks:
+        fitting = ", ".join(str(count) for count in range(1, heads + 1) if heads % count == 0)
+        allowed = f"it must divide the {heads} attention heads of {checkpoint.name}: {fitting}"
+        raise BadSetting("ulysses_degree", ranks, source, allowed)
 
 
 def _check_roles(config: ResolvedConfig, checkpoint: Checkpoint) -> None:
@@ -152,8 +182,8 @@ def _variables(config: ResolvedConfig) -> dict[str, str]:
 
 
 def _indices(config: ResolvedConfig, platform: Platform, first: int) -> list[int]:
-    """The device of each replica."""
-    replicas = num_replicas(config)
+    """The device of each rank of each replica."""
+    replicas = num_replicas(config) * num_ranks(config)
     if _is_by_ray(config):
         _check_unnumbered(config, first)
         return [0] * replicas
@@ -162,15 +192,15 @@ def _indices(config: ResolvedConfig, platform: Platform, first: int) -> list[int
         is_shared = platform.name == "cpu"
         indices = [first if is_shared else first + replica for replica in range(replicas)]
     else:
+        what = "replica" if num_ranks(config) == 1 else "rank of each replica"
         words = [word.strip() for word in named.split(",")]
         if not all(word.isdecimal() for word in words) or len(set(words)) < len(words) or len(words) != replicas:
-            allowed = (
-                f"it must name {replicas} device{'' if replicas == 1 else 's'} by different indices, one a replica"
-            )
+            allowed = f"it must name {replicas} device{'' if replicas == 1 else 's'} by different indices, one a {what}"
             raise BadSetting("devices", named, str(config.sources["devices"]), allowed)
         indices = [int(word) for word in words]
     if max(indices) >= here:
-        raise UnsupportedDevice(f"devices {', '.join(map(str, indices))} of {platform.name}", f"{here}")
+        hint = "" if num_ranks(config) == 1 else "each rank of --ulysses-degree takes one"
+        raise UnsupportedDevice(f"devices {', '.join(map(str, indices))} of {platform.name}", f"{here}", hint=hint)
     return indices
 
 
@@ -192,5 +222,8 @@ def engine_facts(spec: WorkerSpec) -> Mapping[str, Any]:
     """
     if spec.num_threads is not None:
         torch.set_num_threads(spec.num_threads)
+    elif spec.member is not None and spec.context.platform.name == "cpu":
+        # The cores are shared, as the work is.
+        torch.set_num_threads(max(1, torch.get_num_threads() // spec.member.size))
     device_name = spec.context.platform.devices()[spec.device_index].name
     return {**spec.engine, "device_name": device_name, "num_threads": torch.get_num_threads()}

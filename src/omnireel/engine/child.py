@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -39,10 +39,12 @@ class Child:
     """A fresh interpreter that waits at the other end of `socket` for what to load; see `engine.worker`.
 
     What it writes goes to stderr, line by line. `env` are variables beside, or instead of, those of this process; `kind` is
-    the class of the worker, where it is not the package's own.
+    the class of the worker, where it is not the package's own; it has the descriptors `fds` too, under their numbers.
     """
 
-    def __init__(self, name: str, env: Mapping[str, str] | None = None, kind: str = "") -> None:
+    def __init__(
+        self, name: str, env: Mapping[str, str] | None = None, kind: str = "", fds: Sequence[int] = ()
+    ) -> None:
         self.socket, theirs = socket.socketpair()
         self._lines: deque[str] = deque(maxlen=_LAST_LINES)
         with theirs:
@@ -50,7 +52,7 @@ class Child:
             launch = partial(
                 subprocess.Popen[str],
                 [sys.executable, "-c", _START, *words],
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(theirs.fileno(), *fds),
                 env={**environment(), **(env or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -131,12 +133,19 @@ def early_children(config: ResolvedConfig) -> EarlyChildren:
     """As many as a service with these settings will need; of pipelines of several stages each starts its own."""
     process = config.process
     is_apart = process.distributed_executor_backend in (None, "mp") and not process.env and not process.worker_cls
-    return EarlyChildren(num_replicas(config) if is_apart and len(config.stages) == 1 else 0)
+    # Ranks are given what they find each other by when they start.
+    is_early = is_apart and len(config.stages) == 1 and num_ranks(config) == 1
+    return EarlyChildren(num_replicas(config) if is_early else 0)
 
 
 def num_replicas(config: ResolvedConfig) -> int:
     """Copies of the model."""
     return config.process.num_replicas * (config.parallel.data_parallel_size or 1)
+
+
+def num_ranks(config: ResolvedConfig) -> int:
+    """Processes of one copy, in a pipeline of one stage."""
+    return config.stages[0].parallel.num_ranks
 
 
 def _ended(code: int | None) -> str:

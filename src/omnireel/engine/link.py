@@ -60,7 +60,7 @@ class Link(Wire, Protocol):
 
     @property
     def pid(self) -> int | None:
-        """The worker's process on this machine; None on another."""
+        """The worker's process on this machine, the first where it is several; None on another."""
         ...
 
     def kill(self) -> None:
@@ -91,6 +91,10 @@ class SocketLink:
         # select() fails in a server that has a thousand files and sockets open.
         self._poll = select.poll()
         self._poll.register(end, select.POLLIN)
+
+    def fileno(self) -> int:
+        """What becomes readable when a message is there."""
+        return self._socket.fileno()
 
     def send(self, message: StageMessage) -> None:
         """See `Wire.send`."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from omnireel.engine.agreement import agreed
 from omnireel.engine.intake import Intake
 from omnireel.engine.ticket import Ticket
 from omnireel.errors import EngineError, OmniReelError, OutOfMemory
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from omnireel.engine.executors import Feed
     from omnireel.models.protocol import DenoiseState, Pipeline
+    from omnireel.parallel import Ranks
     from omnireel.platforms import Platform
     from omnireel.request import FramesU8, Workload
 
@@ -54,7 +56,10 @@ class RunReport:
 
 
 class _Run:
-    """One request on its way; what it made of memory is let go with `state`."""
+    """One request on its way; what it made of memory is let go with `state`.
+
+    is_alone: of what ends it from here on the other ranks know already, or need not know.
+    """
 
     def __init__(self, ticket: Ticket, synchronize: Callable[[], None], profile: Profile) -> None:
         self.ticket = ticket
@@ -63,6 +68,7 @@ class _Run:
         self.state: DenoiseState | None = None
         self.intake: Intake | None = None
         self.shown_at = 0.0
+        self.is_alone = False
 
 
 class Runner:
@@ -72,6 +78,8 @@ class Runner:
         max_batch: requests that are stepped at once; more than one needs a pipeline with `step_batch`.
         chunk_processor: cuts what was made so far into parts, see `StageFacts`; None to hand over the whole.
         is_profiled: measure seconds and peak memory of each part of a run, which waits for the device in between.
+        ranks: who run the same requests in step with this one; the first of them decodes. They agree on cancels and time limits between
+            two steps, and one that fails by itself leaves, so that the others fail too rather than wait for it.
     """
 
     def __init__(
@@ -83,6 +91,7 @@ class Runner:
         max_batch: int = 1,
         is_profiled: bool = False,
         chunk_processor: ChunkProcessor | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self._pipeline = pipeline
         self._platform = platform
@@ -90,6 +99,7 @@ class Runner:
         self._max_batch = max_batch
         self._is_profiled = is_profiled
         self._chunk = chunk_processor
+        self._ranks = ranks
         self._largest: Workload | None = None
 
     def run(self, tickets: Sequence[Ticket], feed: Feed) -> None:
@@ -119,7 +129,7 @@ class Runner:
             conditioning = self._stage(run, "encode", partial(pipeline.encode, work), feed)
             run.state = self._stage(run, "prepare", partial(pipeline.prepare, work, conditioning), feed)
             run.state.pause = partial(ticket.check, "while it was decoded")
-            _pause(ticket, feed, "before denoise")
+            self._pause(run, feed, "before denoise")
 
         return run if self._ended_well(run, feed, begin) else None
 
@@ -135,7 +145,7 @@ class Runner:
         if not state.steps_done:
             return True
         where = f"before step {state.steps_done + 1} of {state.num_steps}"
-        return self._ended_well(run, feed, partial(_pause, run.ticket, feed, where))
+        return self._ended_well(run, feed, partial(self._pause, run, feed, where))
 
     def _received(self, run: _Run, feed: Feed) -> Workload:
         """The workload with what the stage before hands over; a pipeline that takes parts is given them as they come."""
@@ -149,7 +159,9 @@ class Runner:
 
     def _waits(self, run: _Run, feed: Feed) -> None:
         """A pause of who has nothing to do, and shows now and then that it is alive."""
-        _pause(run.ticket, feed, "while it waited for the stage before")
+        feed.pause()
+        # Of this process alone, for ranks do not wait equally often; one that is not to go on leaves the others.
+        run.ticket.check("while it waited for the stage before")
         now = time.monotonic()
         if run.ticket.on_stage is not None and now - run.shown_at > SIGN_SECONDS:
             run.shown_at = now
@@ -170,7 +182,7 @@ class Runner:
         def decode() -> None:
             assert run.state is not None
             run.state.progress = None
-            output = self._stage(run, "decode", partial(self._pipeline.decode, run.state), feed)
+            output = self._stage(run, "decode", partial(self._decoded, run), feed)
             peak = self._guarded(run.ticket, "end", lambda: run.profile.peak_bytes) / 2**20
             report = RunReport(
                 output=output,
@@ -187,6 +199,13 @@ class Runner:
                 self._largest = replace(run.ticket.workload, prompt="", media=())
             feed.done(run.ticket, made.pop())
 
+    def _decoded(self, run: _Run) -> MediaOutput:
+        """What the pipeline makes of the end of its loop; nothing where the first rank does it."""
+        run.is_alone = True
+        if self._ranks is not None and not self._ranks.is_first:
+            return MediaOutput()
+        return self._pipeline.decode(run.state)
+
     def _ended_well(self, run: _Run, feed: Feed, work: Callable[[], None]) -> bool:
         """Does the work; False when that ended the request, which has been told then."""
         try:
@@ -202,6 +221,8 @@ class Runner:
             # Nobody may take the last step's progress for that of a loop under way.
             run.state.progress = None
         run.state = None
+        if self._ranks is not None and not run.is_alone:
+            self._ranks.leave()
         if isinstance(failure, OutOfMemory):
             # Only now is nothing of the request reachable; library frames may have left cycles.
             gc.collect()
@@ -231,8 +252,18 @@ class Runner:
         with request_scope(ticket.request_id, name):
             if ticket.on_stage is not None:
                 ticket.on_stage(name)
-            _pause(ticket, feed, f"before {name}")
+            self._pause(run, feed, f"before {name}")
             return self._guarded(ticket, name, partial(_timed, run, name, work))
+
+    def _pause(self, run: _Run, feed: Feed, where: str) -> None:
+        """Ends the request where it is not wanted any more; all ranks at the same place."""
+        feed.pause()
+        problem = run.ticket.problem(where)
+        if self._ranks is not None:
+            problem = agreed(self._ranks, run.ticket, problem, where)
+        if problem is not None:
+            run.is_alone = True
+            raise problem
 
     def _step(self, active: list[_Run], feed: Feed) -> None:
         """One step of every request: of several at once, of each alone where that fails, so that one cannot fail another."""
@@ -329,8 +360,3 @@ def bug(request_id: str, stage: str, error: BaseException) -> EngineError:
 def _timed(run: _Run, stage: str, work: Callable[[], T]) -> T:
     with run.profile.watching(), run.profile.part(stage), run.clock.stage(stage):
         return work()
-
-
-def _pause(ticket: Ticket, feed: Feed, where: str) -> None:
-    feed.pause()
-    ticket.check(where)

@@ -18,6 +18,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+import torch
+
 from omnireel.engine.blocks import new_array
 from omnireel.engine.custom import class_named
 from omnireel.engine.executors.inline import InlineExecutor
@@ -25,16 +27,18 @@ from omnireel.engine.link import LinkClosed, SocketLink
 from omnireel.engine.message import Kind, StageMessage
 from omnireel.engine.runner import bug
 from omnireel.engine.ticket import Ticket
-from omnireel.errors import EngineError, OmniReelError
+from omnireel.errors import EngineError, OmniReelError, RankLost
 from omnireel.observe import log
 from omnireel.observe.title import set_title
+from omnireel.parallel.ranks import Ranks
 
 if TYPE_CHECKING:
     from omnireel.engine.build import WorkerSpec
     from omnireel.engine.executors import Outcome
     from omnireel.engine.link import Wire
     from omnireel.observe.trace import TraceOrder
-    from omnireel.request import StepEvent
+    from omnireel.parallel import Member
+    from omnireel.request import StepEvent, Workload
 
 logger = logging.getLogger(__name__)
 
@@ -76,20 +80,20 @@ class Worker:
     def __init__(self, link: Wire, leave: Callable[[int], object] = os._exit) -> None:
         self._link = link
         self._leave = leave
-        self._jobs: queue.SimpleQueue[list[Ticket] | WorkerSpec | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[list[Ticket] | WorkerSpec | int | None] = queue.SimpleQueue()
         self._live: dict[str, Ticket] = {}
         self._live_lock = threading.Lock()
         self._executor: InlineExecutor | None = None
+        self._ranks: Ranks | None = None
         self._reader = threading.Thread(target=self._read, name="omnireel-worker-reader", daemon=True)
 
     def serve(self) -> None:
         """Loads what the first message says and runs requests until told to close."""
         self._reader.start()
         spec = self._jobs.get()
-        if spec is None or isinstance(spec, list):
+        if spec is None or isinstance(spec, list | int):
             return
-        log.configure(spec.log_level, spec.log_format, rank=spec.rank, stage=spec.stage)
-        set_title(spec.context.checkpoint.name, "worker", spec.name)
+        _introduce(spec)
         try:
             executor = self.load(spec)
         except Exception as error:  # noqa: BLE001 - the engine is told, whatever it is
@@ -97,10 +101,14 @@ class Worker:
             return
         self._executor = executor
         self._link.send(StageMessage(kind=Kind.READY, body=(executor.weights_digest, dict(executor.facts()))))
-        while isinstance(tickets := self._jobs.get(), list):
-            executor.execute(tickets, self)
+        while (job := self._jobs.get()) is not None:
+            if isinstance(job, int):
+                if not self._joined(spec, job):
+                    self._leave(1)
+            elif isinstance(job, list):
+                executor.execute(job, self)
             # Else what was made stays in memory until the next request comes.
-            del tickets
+            del job
         executor.close()
 
     def load(self, spec: WorkerSpec) -> InlineExecutor:
@@ -109,9 +117,23 @@ class Worker:
         Raises:
             OmniReelError: it cannot be loaded; the engine is told and this process ends.
         """
-        executor = InlineExecutor(replace(spec, context=replace(spec.context, new_frames=new_array)))
+        if spec.member is not None:
+            self._ranks = _first_joined(spec, spec.member)
+        context = replace(spec.context, new_frames=new_array, ranks=self._ranks)
+        executor = InlineExecutor(replace(spec, context=context))
         executor.start()
         return executor
+
+    def _joined(self, spec: WorkerSpec, generation: int) -> bool:
+        """Whether all ranks are together again, after one had left."""
+        assert self._ranks is not None, "who is told of generations is a rank"
+        try:
+            with spec.context.platform.use(spec.device_index):
+                self._ranks.join(generation)
+        except RankLost as error:
+            logger.error("%s", error.message)
+            return False
+        return True
 
     def pause(self) -> None:
         """See `Feed.pause`; the engine keeps the time of those that wait."""
@@ -169,8 +191,11 @@ class Worker:
     def _take(self, message: StageMessage) -> None:
         if message.kind is Kind.PING:
             self._link.send(StageMessage(kind=Kind.PONG))
-        elif message.kind is Kind.LOAD:
+        elif message.kind in (Kind.LOAD, Kind.JOIN):
             self._jobs.put(message.body)
+        elif message.kind is Kind.ABORT:
+            if self._ranks is not None:
+                self._ranks.abort()
         elif message.kind is Kind.PROFILE:
             # Writing a trace takes longer than who waits for a sign of life may be left waiting.
             threading.Thread(target=self._profile, args=[message.body], name="omnireel-worker-trace").start()
@@ -194,10 +219,13 @@ class Worker:
         error = answer.exception()
         self._link.send(StageMessage(kind=Kind.PROFILED, body=error or answer.result()))
 
-    def _ticket(self, workload: object, timeout_seconds: float | None, waited_seconds: float) -> Ticket:
-        ticket = Ticket(workload, self._step, timeout_seconds=timeout_seconds)  # type: ignore[arg-type]
+    def _ticket(self, workload: Workload, timeout_seconds: float | None, waited_seconds: float) -> Ticket:
+        is_heard = self._ranks is None or self._ranks.is_first
+        if not is_heard:
+            workload = replace(workload, output=replace(workload.output, preview_every=0))
+        ticket = Ticket(workload, self._step if is_heard else _ignored, timeout_seconds=timeout_seconds)
         ticket.queued_at = time.monotonic() - waited_seconds
-        ticket.on_stage = partial(self._stage, ticket.request_id)
+        ticket.on_stage = partial(self._stage, ticket.request_id) if is_heard else None
         with self._live_lock:
             self._live[ticket.request_id] = ticket
         return ticket
@@ -207,6 +235,29 @@ class Worker:
 
     def _stage(self, request_id: str, where: str) -> None:
         self._link.send(StageMessage(kind=Kind.STAGE, request_id=request_id, body=where))
+
+
+def _introduce(spec: WorkerSpec) -> None:
+    """What log lines and `ps` call this process; of ranks the first speaks for all where all would say the same."""
+    rank, level, which = spec.rank, spec.log_level, ""
+    if spec.member is not None:
+        rank, which = spec.rank * spec.member.size + spec.member.rank, f" rank {spec.member.rank}"
+        level = "warning" if level == "info" and spec.member.rank else level
+    log.configure(level, spec.log_format, rank=rank, stage=spec.stage)
+    set_title(spec.context.checkpoint.name, "worker", f"{spec.name}{which}")
+
+
+def _first_joined(spec: WorkerSpec, member: Member) -> Ranks:
+    """The group of a rank, before its model is loaded: whoever cannot reach the others should not read gigabytes first."""
+    platform = spec.context.platform
+    ranks = Ranks(member, device=torch.device(spec.context.device), collectives=platform.traits.collectives)
+    with platform.use(spec.device_index):
+        ranks.join()
+    return ranks
+
+
+def _ignored(event: object) -> None:
+    """What the first rank tells too."""
 
 
 if __name__ == "__main__":

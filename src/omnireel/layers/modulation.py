@@ -34,6 +34,15 @@ class TableRows:
         """From integers [S] on the CPU."""
         return cls(segments=row_segments(row_S), index=row_S.to(torch.int32).to(device))
 
+    def cut(self, start: int, stop: int) -> TableRows:
+        """Of rows `start` to `stop` (exclusive) alone, counted from there; the index is a view."""
+        segments = (
+            RowSegment(max(item.start, start) - start, min(item.stop, stop) - start, item.row) for item in self.segments
+        )
+        return TableRows(
+            segments=tuple(item for item in segments if item.start < item.stop), index=self.index[start:stop]
+        )
+
 
 def row_segments(row_S: Tensor) -> tuple[RowSegment, ...]:
     """The runs of equal values in `row_S`, integers [S] on the CPU (on a device, reading them would wait for it)."""

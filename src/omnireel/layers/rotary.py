@@ -23,6 +23,10 @@ class RotaryTable:
         """Rows of the sequence that the table is for."""
         return self.cos.shape[0]
 
+    def cut(self, start: int, stop: int) -> RotaryTable:
+        """Of rows `start` to `stop` (exclusive) alone; views."""
+        return RotaryTable(cos=self.cos[start:stop], sin=self.sin[start:stop])
+
 
 def axial_rotary(position_SA: Tensor, *, num_frequencies: int, theta: float, dtype: torch.dtype) -> RotaryTable:
     """The table of positions on A axes that share the frequencies theta^(-k/F).

@@ -17,6 +17,7 @@ from omnireel.acceleration import Acceleration
 if TYPE_CHECKING:
     from omnireel.attention import AttentionConfig
     from omnireel.models.topology import Topology
+    from omnireel.parallel import Ranks
     from omnireel.platforms import Platform
     from omnireel.request import FramesU8, GenerationRequest, MediaFacts, MediaOutput, Workload
 
@@ -55,6 +56,9 @@ class ModelFacts:
     task_types: words for what a service of this model may be started for; empty where any text will do.
     downloads: "module:function" that gives the file patterns of a repository which a start-up task needs; called with the
     task and the index of the repository's root, empty where it has none. "" for a model that is not downloaded.
+    shared_heads: "module:function" that gives, of a checkpoint, how many attention heads its denoisers have; any number of ranks that
+    divides it may share a request. Every rank runs `encode`, `prepare` and `step` with the same arguments, and only the first of
+    them `preview` and `decode`, so that these may exchange nothing. "" where one process runs a request.
     """
 
     name: str
@@ -72,6 +76,7 @@ class ModelFacts:
     is_stage: bool = False
     topologies: tuple[Topology, ...] = ()
     downloads: str = ""
+    shared_heads: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +105,8 @@ class BuildContext:
     model runs in another process it lies in shared memory, so that a clip is never there twice.
     chunk_processor: of the stage, see `StageFacts`; "" where its output is handed over as a whole.
     native_qkv_order: "interleaved" or "stacked", how a native checkpoint's fused tensors are ordered.
+    ranks: the processes that compute each request together, all with the same arguments; None for one alone. Of a model that
+    declares `shared_heads`.
     """
 
     checkpoint: Checkpoint
@@ -114,6 +121,7 @@ class BuildContext:
     chunk_processor: str = ""
     acceleration: Acceleration = field(default_factory=Acceleration)
     new_frames: Callable[[Sequence[int]], FramesU8] | None = None
+    ranks: Ranks | None = None
 
 
 @dataclass(slots=True, kw_only=True)

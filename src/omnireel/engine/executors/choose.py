@@ -11,6 +11,7 @@ from omnireel.engine.custom import class_named
 from omnireel.engine.executors.inline import InlineExecutor
 from omnireel.engine.executors.process import START_SECONDS, Patience, ProcessExecutor, SubprocessLink
 from omnireel.engine.executors.ray import RayExecutor
+from omnireel.engine.group import GroupLink
 from omnireel.engine.worker import Worker
 from omnireel.errors import BadSetting, Incompatible
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from omnireel.config import ResolvedConfig
     from omnireel.engine.build import WorkerSpec
     from omnireel.engine.executors import Executor
+    from omnireel.engine.link import Link
 
 _NAME = "distributed_executor_backend"
 
@@ -43,7 +45,8 @@ def build_executors(
     if backend == "uni" and len(specs) > 1:
         first, second = f"{_NAME} = uni (from {config.sources[_NAME]})", f"{len(specs)} replicas"
         raise Incompatible(first, second, "one process runs one copy of a model")
-    is_here = (backend or (default if len(specs) == 1 else "mp")) == "uni"
+    is_alone = len(specs) == 1 and not specs[0].members
+    is_here = (backend or (default if is_alone else "mp")) == "uni"
     for name, value, shown in (("env", specs[0].env, "***"), ("worker_cls", specs[0].worker_cls, specs[0].worker_cls)):
         if is_here and value:
             source, hint = str(config.sources[name]), f"set {_NAME} to mp"
@@ -85,7 +88,9 @@ def _check_worker(config: ResolvedConfig, spec: WorkerSpec) -> None:
         raise BadSetting("worker_cls", spec.worker_cls, source, str(error)) from error
 
 
-def _launched(early: EarlyChildren | None, spec: WorkerSpec) -> SubprocessLink:
+def _launched(early: EarlyChildren | None, spec: WorkerSpec) -> Link:
+    if spec.members:
+        return GroupLink(spec)
     # Those that were started early have the variables of this process, and the package's own class.
     if early is None or spec.env or spec.worker_cls:
         return SubprocessLink(Child(spec.name, spec.env, spec.worker_cls))

@@ -78,6 +78,7 @@ class InlineExecutor:
             max_batch=self._spec.max_batch,
             is_profiled=self._context.is_profiled,
             chunk_processor=imported(chunks) if chunks else None,
+            ranks=self._context.ranks,
         )
         name, seconds = self._context.checkpoint.name, time.perf_counter() - start
         logger.info("%s is ready on %s (%s) after %.1f s", name, self._context.device, self._context.dtype, seconds)

@@ -298,6 +298,10 @@ class SubprocessLink:
         """The worker's process."""
         return self._child.pid
 
+    def fileno(self) -> int:
+        """See `SocketLink.fileno`."""
+        return self._socket.fileno()
+
     def send(self, message: StageMessage) -> None:
         """See `Link.send`."""
         self._socket.send(message)

@@ -24,6 +24,7 @@ FACTS = ModelFacts(
     rules="omnireel.models.minimax_h3.rules:admit",
     partitions={"FL2VA": ("t2va", "fl2va"), "Ref2VA": ("ref2va",)},
     downloads="omnireel.models.minimax_h3.layout:download_patterns",
+    shared_heads="omnireel.models.minimax_h3.sharding:shared_heads",
     task_types=("auto", "combined", "t2va", "fl2va", "ref2va"),
     builtin={"mini-h3": Path(__file__).parent / "mini"},
 )

@@ -425,7 +425,7 @@ def _load_transformer(
     kernels = _kernels(context)
     with torch.device("meta"):
         select = partial(_select, context, _stream_dtype(files, dtype), calibration=calibration)
-        transformer = MiniMaxH3Transformer(config, select=select, kernels=kernels)
+        transformer = MiniMaxH3Transformer(config, select=select, kernels=kernels, ranks=context.ranks)
     has_tables = speed.is_on("modulation_tables", platform)
     load_component(
         transformer,

@@ -11,8 +11,9 @@ Row tags: 0 picture, 1 text, 2 sound.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import accumulate
 from math import inf, prod
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from omnireel.acceleration import mark_dynamic
-from omnireel.attention import Attention
+from omnireel.attention import Attention, AttentionMetadata
 from omnireel.layers import (
     PLAIN,
     Kernels,
@@ -36,9 +37,11 @@ from omnireel.layers import (
     sinusoid,
 )
 from omnireel.models.minimax_h3.keymap import KEEP_FLOAT32, stored_dtype
+from omnireel.parallel.ulysses import gather_rows, shares
 
 if TYPE_CHECKING:
-    from omnireel.attention import AttentionBackend, AttentionMetadata
+    from omnireel.attention import AttentionBackend
+    from omnireel.parallel import Ranks
 
     SelectBackend: TypeAlias = Callable[[str, str, int], AttentionBackend]
 
@@ -170,12 +173,22 @@ class MiniMaxH3Transformer(nn.Module):
     Args:
         select: gives the attention backend for (role, category, head size).
         kernels: computes what lies between matrix products and attention.
+        ranks: who share out the packed rows between them, each of which evaluates with the same arguments and is given the whole
+            result; None for one process.
     """
 
-    def __init__(self, config: TransformerConfig, *, select: SelectBackend, kernels: Kernels = PLAIN) -> None:
+    def __init__(
+        self,
+        config: TransformerConfig,
+        *,
+        select: SelectBackend,
+        kernels: Kernels = PLAIN,
+        ranks: Ranks | None = None,
+    ) -> None:
         super().__init__()
         self.config = config
         self.kernels = kernels
+        self.ranks = ranks
         hidden = config.hidden_size
         backend = select(_BLOCK_ROLE, _BLOCK_ROLE, config.attention_head_dim)
         self.proj_in = Linear(config.video_row_dim, hidden, bias=True)
@@ -184,7 +197,7 @@ class MiniMaxH3Transformer(nn.Module):
         self.time_embedder = TimestepEmbedding(config.freq_dim, config.time_embed_hidden_dim, config.time_embed_dim)
         self.token_refiner = TokenRefiner(config, select=select)
         self.transformer_blocks = nn.ModuleList(
-            Block(config, backend=backend, index=index) for index in range(config.num_layers)
+            Block(config, backend=backend, index=index, ranks=ranks) for index in range(config.num_layers)
         )
         self.reads_metadata = backend.reads_metadata
         self.norm_out = OutputNorm(config)
@@ -239,6 +252,7 @@ class MiniMaxH3Transformer(nn.Module):
             Velocities [B,N,C] of all picture rows and of all sound rows, in the type of the output heads (float32).
 
         Raises:
+            RankLost: a rank that shares the rows is gone.
             ValueError: tags, timestep indices and rotary table are not of one length, or a value is out of range.
         """
         plan = self.plan_step(timestep_M, timestep_indices_S, token_tags_S, num_rows=rotary.num_rows)
@@ -286,6 +300,9 @@ class MiniMaxH3Transformer(nn.Module):
         x_BSH.index_copy_(
             1, audio_indices, self.audio_proj_in(audio_rows_BNC.to(self.audio_proj_in.dtype)).to(x_BSH.dtype)
         )
+        ranks, counts = self.ranks, shares(rotary.num_rows, 1 if self.ranks is None else self.ranks.size)
+        if ranks is not None:
+            x_BSH, plan, rotary = _own_rows(x_BSH, plan, rotary, counts, ranks.rank)
         tables = plan.tables
         if tables is None:
             time_ME = self.time_embedding(plan.timesteps)
@@ -296,9 +313,21 @@ class MiniMaxH3Transformer(nn.Module):
             block(x_BSH, table_R6H, plan.rows, rotary, self.kernels, plan.attention)
         out_M2H = tables.out if tables is not None else self.norm_out.table(time_ME)
         y_BSH = self.norm_out(x_BSH, out_M2H, plan.out_rows, self.kernels)
+        if ranks is not None:
+            return self._gathered(ranks, y_BSH, counts, indices)
         video = self.proj_out(y_BSH.index_select(1, video_indices).to(self.proj_out.dtype))
         audio = self.audio_proj_out(y_BSH.index_select(1, audio_indices).to(self.audio_proj_out.dtype))
         return video, audio
+
+    def _gathered(
+        self, ranks: Ranks, y_BSH: Tensor, counts: Sequence[int], indices: tuple[Tensor, Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """The velocities of all rows: what crosses are a row's few channels of both media, not its hidden ones."""
+        both = torch.cat([head(y_BSH.to(head.dtype)) for head in (self.proj_out, self.audio_proj_out)], dim=-1)
+        video, audio = torch.split(
+            gather_rows(ranks, both, counts), [self.proj_out.out_features, self.audio_proj_out.out_features], dim=-1
+        )
+        return video.index_select(1, indices[0]), audio.index_select(1, indices[1])
 
     def pack_projections(self) -> None:
         """Joins q, k and v of every block into one matrix, of which the three weights become views: one product instead of
@@ -316,13 +345,35 @@ def _check_rows(indices_S: Tensor, tags_S: Tensor, num_rows: int, num_timesteps:
             raise ValueError(f"{name} must lie in 0..{limit - 1}, got {int(values.min())}..{int(values.max())}")
 
 
+def _own_rows(
+    x_BSH: Tensor, plan: StepPlan, rotary: RotaryTable, counts: tuple[int, ...], rank: int
+) -> tuple[Tensor, StepPlan, RotaryTable]:
+    """The rows of one rank, with what belongs to them; counts: rows of each."""
+    stop = list(accumulate(counts))[rank]
+    start = stop - counts[rank]
+    own = replace(
+        plan,
+        rows=plan.rows.cut(start, stop),
+        out_rows=plan.out_rows.cut(start, stop),
+        attention=replace(plan.attention or AttentionMetadata(), shares=counts),
+    )
+    return x_BSH[:, start:stop].contiguous(), own, rotary.cut(start, stop)
+
+
 class Block(nn.Module):
     """Attention and feed-forward, each shifted, scaled and gated by the row's timestep and tag."""
 
-    def __init__(self, config: TransformerConfig, *, backend: AttentionBackend, index: int | None = None) -> None:
+    def __init__(
+        self,
+        config: TransformerConfig,
+        *,
+        backend: AttentionBackend,
+        index: int | None = None,
+        ranks: Ranks | None = None,
+    ) -> None:
         super().__init__()
         self.norm1 = RMSNorm(config.hidden_size, eps=config.norm_eps)
-        self.attn = SelfAttention(config, backend=backend, role=_BLOCK_ROLE, index=index)
+        self.attn = SelfAttention(config, backend=backend, role=_BLOCK_ROLE, index=index, ranks=ranks)
         self.norm2 = RMSNorm(config.hidden_size, eps=config.norm_eps)
         self.ff = SwiGlu(config.hidden_size, config.ffn_dim)
         self.adaln_proj = BlockModulation(config)
@@ -376,7 +427,13 @@ class SelfAttention(nn.Module):
     """Attention over all rows, with normed and turned queries and keys. All heads together may be wider than the stream."""
 
     def __init__(
-        self, config: TransformerConfig, *, backend: AttentionBackend, role: str, index: int | None = None
+        self,
+        config: TransformerConfig,
+        *,
+        backend: AttentionBackend,
+        role: str,
+        index: int | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         super().__init__()
         self.num_heads = config.num_attention_heads
@@ -394,6 +451,7 @@ class SelfAttention(nn.Module):
             role=role,
             index=index,
             name="" if index is None else f"transformer_blocks.{index}.attn",
+            ranks=ranks,
         )
         # A list, for checkpoints name the projection `to_out.0`.
         self.to_out = nn.ModuleList([Linear(inner, config.hidden_size, bias=False)])

@@ -16,4 +16,5 @@ FACTS = ModelFacts(
     task_types=("auto", "t2va"),
     builtin={"toy": None},
     max_batch=64,
+    shared_heads="omnireel.models.toy.rules:shared_heads",
 )

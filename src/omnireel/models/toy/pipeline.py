@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from omnireel.errors import InvalidRequest
 from omnireel.models.protocol import BuildContext, Conditioning, DenoiseState
+from omnireel.parallel.ulysses import gather_rows, shares
 from omnireel.request import MediaOutput
 
 if TYPE_CHECKING:
+    from omnireel.parallel import Ranks
     from omnireel.request import FramesU8, WaveF32, Workload
 
 SAMPLE_RATE_HZ = 32_000
@@ -42,23 +45,24 @@ class ToyPipeline:
     @classmethod
     def build(cls, context: BuildContext) -> ToyPipeline:
         """Nothing to load."""
-        if context.new_frames is None:
-            return cls()
-        return cls(new_frames=context.new_frames)
+        return cls(new_frames=context.new_frames, ranks=context.ranks)
 
-    def __init__(self, *, new_frames: Callable[[Sequence[int]], FramesU8] | None = None) -> None:
+    def __init__(
+        self, *, new_frames: Callable[[Sequence[int]], FramesU8] | None = None, ranks: Ranks | None = None
+    ) -> None:
+        self._ranks = ranks
         self._new_frames: Callable[[Sequence[int]], FramesU8] = new_frames or _plain_frames
 
     def encode(self, workload: Workload) -> ToyConditioning:
         """The prompt's hash."""
-        _fail_on(workload, "encode")
-        if workload.settings["fail"] == "client":
+        self._fail_on(workload, "encode")
+        if self._fails(workload, "client"):
             raise InvalidRequest("prompt", "...", "the toy was told to refuse it")
         return ToyConditioning(key=int.from_bytes(hashlib.sha256(workload.prompt.encode()).digest()[:4], "little"))
 
     def prepare(self, workload: Workload, conditioning: ToyConditioning) -> ToyState:
         """Draws from the seed and the prompt."""
-        _fail_on(workload, "prepare")
+        self._fail_on(workload, "prepare")
         rng = np.random.default_rng([conditioning.key, workload.seed % 2**64])
         return ToyState(workload=workload, num_steps=workload.num_steps, level=rng.random(3))
 
@@ -67,18 +71,18 @@ class ToyPipeline:
         time.sleep(state.workload.settings["step_seconds"])
         state.progress = 1 - state.steps_done / state.num_steps
         state.steps_done += 1
-        _fail_on(state.workload, f"step:{state.steps_done}")
-        if state.workload.settings["fail"] == "oom":
+        self._fail_on(state.workload, f"step:{state.steps_done}")
+        if self._fails(state.workload, "oom"):
             raise MemoryError
-        state.level = _moved(state.level)
+        state.level = _moved(state.level) if self._ranks is None else _moved_together(self._ranks, state.level)
         return state
 
     def step_batch(self, states: Sequence[ToyState]) -> Sequence[ToyState]:
         """The same for several, in the time of the slowest; all or none."""
         time.sleep(max(state.workload.settings["step_seconds"] for state in states))
         for state in states:
-            _fail_on(state.workload, f"step:{state.steps_done + 1}")
-            if state.workload.settings["fail"] == "oom":
+            self._fail_on(state.workload, f"step:{state.steps_done + 1}")
+            if self._fails(state.workload, "oom"):
                 raise MemoryError
         levels = _moved(np.stack([state.level for state in states]))
         for state, level in zip(states, levels, strict=True):
@@ -93,7 +97,7 @@ class ToyPipeline:
 
     def decode(self, state: ToyState) -> MediaOutput:
         """A gradient that moves and a tone that lasts as long."""
-        _fail_on(state.workload, "decode")
+        self._fail_on(state.workload, "decode")
         if state.workload.output_type == "latent":
             return MediaOutput(latents={"level": state.level.copy()})
         work = state.workload
@@ -103,6 +107,21 @@ class ToyPipeline:
                 state.pause()
             frames[index] = _frame(state, index)
         return MediaOutput(frames=frames, fps=state.workload.fps, wave=_tone(state), sample_rate_hz=SAMPLE_RATE_HZ)
+
+    def _fails(self, workload: Workload, stage: str) -> bool:
+        return workload.settings["fail"] in (stage, f"{stage}@{0 if self._ranks is None else self._ranks.rank}")
+
+    def _fail_on(self, workload: Workload, stage: str) -> None:
+        if self._fails(workload, stage):
+            raise RuntimeError(f"the toy was told to fail in {stage}")
+
+
+def _moved_together(ranks: Ranks, level: np.ndarray) -> np.ndarray:
+    """The numbers shared out as rows are, each rank's moved on by itself."""
+    counts = shares(len(level), ranks.size)
+    start = sum(counts[: ranks.rank])
+    own = _moved(level[start : start + counts[ranks.rank]])
+    return np.asarray(gather_rows(ranks, torch.from_numpy(own)[None, :, None], counts).reshape(-1).numpy())
 
 
 def _plain_frames(shape: Sequence[int]) -> FramesU8:
@@ -125,8 +144,3 @@ def _tone(state: ToyState) -> WaveF32:
     hz = 220 + 440 * state.level[0]
     wave = 0.3 * np.sin(2 * np.pi * hz * np.arange(samples) / SAMPLE_RATE_HZ)
     return np.stack([wave, wave]).astype(np.float32)
-
-
-def _fail_on(workload: Workload, stage: str) -> None:
-    if workload.settings["fail"] == stage:
-        raise RuntimeError(f"the toy was told to fail in {stage}")

@@ -15,7 +15,15 @@ T = TypeVar("T")
 FPS = 24.0
 MAX_SECONDS = 10.0
 FAILURES = ("encode", "prepare", "decode", "oom", "client")
-"""Values of `extra_args={"fail": ...}`: the stage that fails, how, or "step:N"."""
+"""Values of `extra_args={"fail": ...}`: the stage that fails, how, or "step:N"; followed by "@R" on rank R alone."""
+
+HEADS = 12
+"""Any number of ranks that divides it may share the toy's three numbers; more than three have some without any."""
+
+
+def shared_heads(checkpoint: Checkpoint) -> int:
+    """See `ModelFacts.shared_heads`."""
+    return HEADS
 
 
 def admit(request: GenerationRequest, checkpoint: Checkpoint, media: Sequence[MediaFacts] = ()) -> Workload:
@@ -80,9 +88,11 @@ def _settings(asked: DiffusionSamplingParams) -> dict[str, object]:
     given = {} if asked.extra_args is None else asked.extra_args
     extra = checks.no_unknown("extra_args", given, ("step_seconds", "fail"))
     failure = extra.get("fail")
-    is_step = isinstance(failure, str) and failure.startswith("step:") and failure[5:].isdecimal()
-    if failure is not None and not is_step and failure not in FAILURES:
-        raise InvalidRequest("extra_args.fail", failure, f"it must be step:N, {' or '.join(FAILURES)}")
+    where, _, rank = failure.partition("@") if isinstance(failure, str) else (failure, "", "")
+    is_known = where in FAILURES or (isinstance(where, str) and where.startswith("step:") and where[5:].isdecimal())
+    if failure is not None and not (is_known and (rank.isdecimal() or failure == where)):
+        allowed = f"it must be step:N, {' or '.join(FAILURES)}; with @R on rank R alone"
+        raise InvalidRequest("extra_args.fail", failure, allowed)
     seconds = checks.number("extra_args.step_seconds", extra.get("step_seconds", 0.0), 0, 60)
     return {"step_seconds": seconds, "fail": failure}
 

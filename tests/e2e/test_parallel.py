@@ -1,0 +1,76 @@
+"""One clip over several processes, as a person asks for it: the command, Python, a deploy file of a server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from tests.support.processes import alive, children, shared_names
+from tests.support.servers import digests, running
+
+import omnireel.errors
+from omnireel import DiffusionSamplingParams, Omni
+from omnireel.media.recipe import read_recipe
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+SMALL = ("--height", "64", "--width", "64", "--num-frames", "96", "--num-inference-steps", "2", "--seed", "3")
+
+
+def frames_of(path):
+    with av.open(str(path)) as container:
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+
+
+def command(folder, *argv):
+    """The command in a folder of its own; its exit code, and what it said."""
+    source = str(Path(omnireel.errors.__file__).parents[1])
+    ran = subprocess.run(
+        [sys.executable, "-m", "omnireel.cli", *argv], cwd=folder, capture_output=True, text=True, timeout=200, check=False,
+        env={"HOME": str(folder), "PATH": os.defpath, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    return ran.returncode, ran.stdout, ran.stderr
+
+
+def test_the_command_makes_the_same_clip_with_two_ranks(tmp_path):
+    for degree, name in (("1", "one.mp4"), ("2", "two.mp4")):
+        code, _, err = command(tmp_path, "generate", "a red ball", *SMALL, "--usp", degree, "-o", name)
+        assert code == 0, err
+    recipes = [read_recipe(tmp_path / name) for name in ("one.mp4", "two.mp4")]
+    assert [recipe.engine.get("ulysses_degree") for recipe in recipes] == [None, 2]
+    one, two = (frames_of(tmp_path / name).astype(int) for name in ("one.mp4", "two.mp4"))
+    # A rounding may move a level by one, and coding it makes that a little more.
+    assert np.abs(one - two).max() <= 4
+    assert np.abs(one - two).mean() < 0.05
+
+
+def test_a_degree_that_does_not_fit_ends_before_anything_loads(tmp_path):
+    code, _, err = command(tmp_path, "generate", "a ball", "--ulysses-degree", "3")
+    assert code == 3
+    assert "ulysses_degree = 3 (from flag --ulysses-degree) is not allowed; it must divide the 4 attention heads" in err
+
+
+def test_python_and_a_server_with_a_deploy_file_do_too(tmp_path):
+    before = children(), shared_names()
+    with Omni("toy", ulysses_degree=3, device="cpu") as omni:
+        sampling = DiffusionSamplingParams(seed=1, num_frames=3, height=16, width=16)
+        (result,) = omni.generate("a kite", sampling)
+    assert result.recipe is not None
+    digest = result.recipe.frames_digest
+    assert (children(), shared_names()) == before
+    deploy = tmp_path / "deploy.yaml"
+    deploy.write_text("parallel_config:\n  ulysses_degree: 2\n  sequence_parallel_size: 2\n")
+    with running(tmp_path / "server", "--deploy-config", str(deploy), backend="mp") as server:
+        job = server.ended(server.create(seed=1, num_frames=3, size="16x16")["id"])
+        assert job["status"] == "completed", job
+        content = server.http.get(f"/v1/videos/{job['id']}/content").content
+        pids = children(server.process.pid)
+        assert len(pids) >= 2
+        assert server.terminate() == 0
+    assert digests(content, tmp_path)[0] == digest
+    assert not [pid for pid in pids if alive(pid)]
