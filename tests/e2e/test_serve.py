@@ -384,3 +384,37 @@ def test_a_worker_that_is_killed_costs_nothing_but_time(tmp_path):
         worker = worker_of(server)
         assert server.terminate() == 0
         assert not Path(f"/proc/{worker}").exists()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are found in /proc")
+def test_a_server_whose_workers_are_given_up_says_so_and_hands_out_what_is_finished(tmp_path):
+    flags = ("--max-worker-deaths", "1", "--no-exit-on-engine-failure")
+    with running(tmp_path, *flags, backend="mp") as server:
+        done = server.ended(server.create(seconds=1)["id"])
+        os.kill(worker_of(server), signal.SIGKILL)
+        until = time.monotonic() + 30
+        while (health := server.http.get("/health").json())["status"] != "failed":
+            assert time.monotonic() < until, health
+            time.sleep(0.05)
+        assert server.http.get("/health").status_code == 503
+        assert "SIGKILL" in health["reason"]
+        assert "restart" in health["hint"]
+        live = server.http.get("/health/live")
+        assert (live.status_code, live.json()) == (503, {"status": "failed"})
+        refused = server.http.post("/v1/videos", json={"prompt": "x"})
+        assert (refused.status_code, health["reason"] in refused.json()["error"]["message"]) == (503, True)
+        assert server.http.get(f"/v1/videos/{done['id']}/content").status_code == 200
+        assert server.terminate() == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="processes are found in /proc")
+def test_a_server_whose_workers_are_given_up_ends_and_the_next_one_runs_what_waits(tmp_path):
+    with running(tmp_path, "--max-worker-deaths", "1", backend="mp") as server:
+        slow, waiting = server.create(**SLOW, seed=4), server.create(seconds=1)
+        server.until(slow["id"], "in_progress")
+        os.kill(worker_of(server), signal.SIGKILL)
+        assert server.process.wait(30) == 4
+        assert "error: the server ends, for every replica is given up: " in server.words
+    with running(tmp_path, backend="mp") as server:
+        assert server.ended(waiting["id"])["status"] == "completed"
+        assert server.ended(slow["id"])["status"] in ("completed", "failed")

@@ -10,7 +10,8 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_server_that_runs_is_ready_and_alive(toy):
-    assert toy.http.get("/health").json()["status"] == "ok"
+    health = toy.http.get("/health").json()
+    assert (health["status"], health["reason"], health["hint"]) == ("ok", None, None)
     assert toy.http.get("/health/ready").status_code == 200
     assert toy.http.get("/health/live").json() == {"status": "ok"}
     assert toy.http.get("/version").json() == {"version": omnireel.__version__}
@@ -20,6 +21,7 @@ def test_a_server_that_loads_is_alive_and_not_ready(tmp_path):
     with running(tmp_path, model="mini-h3", is_ready=False) as server:
         first = server.http.get("/health")
         assert (first.status_code, first.json()["status"]) == (503, "starting")
+        assert first.json()["reason"] == "the model is being loaded"
         assert server.http.get("/health/live").status_code == 200
         assert server.create(num_inference_steps=2, size="64x64", seconds=4)["status"] == "queued"
 
@@ -71,7 +73,8 @@ def test_no_profile_is_started_where_no_folder_was_named(toy):
 def test_a_model_sleeps_and_wakes_and_jobs_wait_meanwhile(toy):
     assert toy.http.post("/v1/omni/sleep").json() == {"is_sleeping": True}
     try:
-        assert toy.http.get("/health").json()["status"] == "asleep"
+        health = toy.http.get("/health").json()
+        assert (health["status"], "/v1/omni/wakeup" in health["hint"]) == ("asleep", True)
         job = toy.create(seconds=1)
         assert toy.http.post("/v1/omni/sleep").json() == {"is_sleeping": True}
         assert toy.job(job["id"])["status"] == "queued"

@@ -47,6 +47,11 @@ def test_what_a_worker_wrote_before_it_died_is_not_told():
     assert "secret" not in body["message"]
 
 
+def test_what_everybody_hears_of_a_worker_s_death_has_no_path_and_no_line_of_its_log():
+    died = "worker 0 could not be started again: '/home/me/weights/a.safetensors': is cut short at 3/4; its last lines: key=1"
+    assert problem.line(died) == "worker 0 could not be started again: '[path]': is cut short at 3/4"
+
+
 def test_headers_tell_when_to_come_back_and_how_to_sign_in():
     assert told(errors.QueueFull(3, 2.2))[2]["retry-after"] == "3"
     assert told(errors.Unavailable("no"))[2]["retry-after"] == str(problem.RETRY_SECONDS)

@@ -245,6 +245,9 @@ class ServerSpec:
     max_jobs: int = setting(1000, "jobs that may wait; one more is refused with 429", minimum=1)
     max_jobs_per_key: int | None = setting(None, "jobs of one key that may wait or run", minimum=1)
     max_upload_mib: int = setting(512, "largest body of a request", unit="MiB", minimum=1)
+    exit_on_engine_failure: bool = setting(
+        True, "end with an error when every replica was given up; else the server stays up to hand out what is finished"
+    )
     video_sync_timeout: float = setting(3600.0, "longest wait of a synchronous request", unit="s", minimum=0.001)
     abort_timeout: float = setting(
         30.0, "time that running jobs get to finish when the server stops", unit="s", minimum=0

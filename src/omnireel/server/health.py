@@ -29,13 +29,30 @@ def ready(request: Request, response: Response) -> Health:
     status = service.runs.status
     if status != "ok":
         response.status_code = 503
-    return Health(status=status, queued=service.jobs.count(table.QUEUED), running=len(service.runs.running))
+    reason, hint = service.runs.why_not
+    return Health(
+        status=status,
+        reason=reason,
+        hint=hint,
+        queued=service.jobs.count(table.QUEUED),
+        running=len(service.runs.running),
+    )
 
 
-@router.get("/health/live", response_model=Alive, responses=answers())
-async def live() -> Alive:
-    """200 for as long as the server answers at all."""
-    return Alive()
+@router.get(
+    "/health/live",
+    response_model=Alive,
+    responses={
+        **answers(),
+        503: {"model": Alive, "description": "nothing is run here any more, until it is restarted"},
+    },
+)
+async def live(request: Request, response: Response) -> Alive:
+    """200 for as long as the server answers, also while it is not ready; 503 when its engine is gone for good."""
+    if service_of(request).runs.status != "failed":
+        return Alive(status="ok")
+    response.status_code = 503
+    return Alive(status="failed")
 
 
 @router.get(

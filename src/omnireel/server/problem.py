@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 RETRY_SECONDS = 5
 """When to come back to a server that starts or stops; nobody can know."""
 
+_PATH = re.compile(r"(?<![\w.])/(?:[^\s/:'\"]+/)*[^\s/:'\"]+")
 _TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 STATUSES = {
     400: "a field has a value that is not allowed",
@@ -67,6 +69,11 @@ def public(error: OmniReelError) -> OmniReelError:
     if isinstance(error, WorkerDied):
         return WorkerDied(error.details["worker"], error.details["how"], hint=error.hint)
     return error
+
+
+def line(text: str) -> str:
+    """What an engine says of a worker's death, for everybody: without the worker's last lines, and without paths."""
+    return _PATH.sub("[path]", text.partition("; its last lines: ")[0])
 
 
 def response(error: OmniReelError) -> JSONResponse:

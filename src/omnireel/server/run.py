@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from omnireel.engine.staged import make_engine
-from omnireel.errors import SetupError
+from omnireel.errors import EngineError, SetupError
 from omnireel.observe import env
 from omnireel.server.app import make_app
 from omnireel.server.service import Service
@@ -57,6 +57,7 @@ def serve(
 
     Raises:
         OmniReelError: the model, the storage or the socket cannot be used.
+        EngineError: every replica was given up, and the settings say that the server ends then.
     """
     _allow_connections()
     # What uvicorn warns of goes where our own lines go.
@@ -97,15 +98,19 @@ async def _serve(
         address = _address(listener)
         on_listening(address)
         starting, stopping = loop.create_task(service.start()), loop.create_task(stop.wait())
+        failing = loop.create_task(service.runs.failed())
         try:
             await asyncio.wait({starting, stopping, answering}, return_when=asyncio.FIRST_COMPLETED)
             if starting.done() and starting.exception() is None:
                 on_ready(address)
                 _notify("READY=1")
-                await asyncio.wait({stopping, answering}, return_when=asyncio.FIRST_COMPLETED)
+                ends = {stopping, answering, *({failing} if service.spec.exit_on_engine_failure else ())}
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            failure = service.runs.why_not if failing.done() and not stop.is_set() else None
         finally:
             _notify("STOPPING=1")
             stopping.cancel()
+            failing.cancel()
             await service.stop()
             server.should_exit = True
             await answering
@@ -114,6 +119,8 @@ async def _serve(
             # Why there was nothing to serve.
             await starting
         starting.cancelled() or starting.exception()
+        if failure is not None:
+            raise EngineError(f"the server ends, for {failure[0]}", hint=failure[1] or "")
 
 
 class _Server(uvicorn.Server):

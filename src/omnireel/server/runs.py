@@ -45,6 +45,7 @@ Status: TypeAlias = Literal["ok", "starting", "recovering", "asleep", "stopping"
 CLIP = "clip.mp4"
 _BUG = "this is a bug in omnireel"
 QUEUE_SECONDS = 0.2
+WATCH_SECONDS = 0.5
 RETRY_SECONDS = 1.0
 """Pause after a table that could not be read or written."""
 
@@ -98,6 +99,38 @@ class Runs:
         if not self.engine.is_alive:
             return "failed"
         return "ok" if self.engine.is_ready else "recovering"
+
+    @property
+    def why_not(self) -> tuple[str | None, str | None]:
+        """Why jobs are not run now, and what to do; (None, None) while they are. For everybody: no path, nothing of a log."""
+        match self.status:
+            case "ok":
+                return None, None
+            case "starting":
+                return "the model is being loaded", "wait; jobs are accepted meanwhile"
+            case "asleep":
+                return "the model was put to sleep", "POST /v1/omni/wakeup loads it again; jobs are accepted meanwhile"
+            case "stopping":
+                return "the server was asked to stop", "jobs that wait are run by the next server on the same storage"
+            case "recovering":
+                return (
+                    f"no replica runs now: {self._problems()}",
+                    "wait; they are started again, and jobs are accepted meanwhile",
+                )
+            case "failed":
+                return (
+                    f"every replica is given up: {self._problems()}",
+                    "restart the server; its log says more, and jobs that wait are run then",
+                )
+
+    def _problems(self) -> str:
+        found = [problem.line(replica.problem) for replica in self.engine.health.replicas if replica.problem]
+        return "; ".join(dict.fromkeys(found)) or "the engine has ended"
+
+    async def failed(self) -> None:
+        """Returns when no replica will ever run again."""
+        while self.status != "failed":
+            await asyncio.sleep(WATCH_SECONDS)
 
     @property
     def running(self) -> tuple[str, ...]:

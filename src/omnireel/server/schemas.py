@@ -126,17 +126,19 @@ class AdapterList(BaseModel):
 
 
 class Health(BaseModel):
-    """Whether requests are run, and what waits."""
+    """Whether requests are run, why not and what to do then, and what waits."""
 
     status: Literal["ok", "starting", "recovering", "asleep", "stopping", "failed"]
+    reason: str | None = None
+    hint: str | None = None
     queued: int
     running: int
 
 
 class Alive(BaseModel):
-    """The server answers."""
+    """Whether a restart would help."""
 
-    status: Literal["ok"] = "ok"
+    status: Literal["ok", "failed"]
 
 
 class Version(BaseModel):

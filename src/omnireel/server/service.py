@@ -197,7 +197,8 @@ class Service:
     def _check_room(self, owner: str) -> None:
         """Raises QueueFull with the time after which a place should be free, by the speed of what ran before."""
         if self.runs.status in ("stopping", "failed"):
-            raise Unavailable(f"the server is {self.runs.status}", hint="try again later")
+            reason, hint = self.runs.why_not
+            raise Unavailable(f"no jobs are taken, for {reason}", hint=hint or "")
         waiting = self.jobs.count(table.QUEUED)
         own = self.jobs.count(table.QUEUED, table.RUNNING, owner=owner) if owner else 0
         most_own = self.spec.max_jobs_per_key
