@@ -27,6 +27,14 @@ def test_every_backend_says_whether_it_can_run(report):
     assert states["TORCH_SDPA"] is None
 
 
+def test_what_auto_means_here_is_told_with_the_reason(report, omnireel):
+    told = {item["name"]: item for item in report["speed"]}
+    assert told["modulation_tables"]["is_on"]
+    assert not told["fused_kernels"]["is_on"]
+    assert told["fused_kernels"]["why"] == "not measured on cpu"
+    assert re.search(r"^speed, auto +fused_kernels +off: not measured on cpu$", omnireel("doctor").out, re.MULTILINE)
+
+
 def test_encoders_and_optional_packages_are_told(report):
     assert report["encoders"] == {"libx264": True, "aac": True}
     assert report["optional_packages"]["pillow_heif"]["for"]

@@ -8,27 +8,47 @@ from dataclasses import dataclass
 SWITCH = ("auto", "on", "off")
 ENCODE_PRECISIONS = ("float32", "tf32", "float16")
 
-# What has not been measured on a kind of device yet stays off there until somebody asks for it.
-AUTO: Mapping[str, frozenset[str]] = {
-    "modulation_tables": frozenset({"cpu"}),
-    "fused_kernels": frozenset(),
-    "compile_blocks": frozenset(),
-    "overlap_frames": frozenset(),
-    "cuda_graphs": frozenset(),
-}
-"""By switch, the platforms on which "auto" means on."""
 
-_NOT_EAGER = ("compile_blocks", "cuda_graphs")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether a switch is on somewhere, and why."""
+
+    is_on: bool
+    why: str
+
+
+def _on(why: str) -> Verdict:
+    return Verdict(is_on=True, why=why)
+
+
+def _off(why: str) -> Verdict:
+    return Verdict(is_on=False, why=why)
+
+
+CPU, HOPPER = "cpu", "cuda 9.0"
+"""Architectures: a platform's name, with the capability where it has any."""
+
+AUTO: Mapping[str, Mapping[str, Verdict]] = {
+    "modulation_tables": {CPU: _on("the same bits, made once a schedule")},
+    "fused_kernels": {HOPPER: _on("measured: quicker steps than compiled blocks, values as near to float32")},
+    "compile_blocks": {HOPPER: _off("measured: fused kernels are quicker and need no start-up")},
+    "compile_vae": {},
+    "overlap_frames": {},
+    "cuda_graphs": {},
+}
+"""What "auto" means by switch and architecture; benchmarks/results has the measurements. Elsewhere it means off."""
+
+_NOT_EAGER = ("compile_blocks", "compile_vae", "cuda_graphs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acceleration:
-    """Switches are "auto", "on" or "off"; `is_on` reads them.
+    """Switches are "auto", "on" or "off"; `verdict` reads them.
 
     modulation_tables: make all modulation tables of a schedule before its first step and keep their weights on the host.
-    fused_kernels: Triton kernels between the matrix products.
-    compile_blocks: compile the repeated blocks that a model declares. enforce_eager: neither compile nor record
-        graphs, whatever those say.
+    fused_kernels: Triton kernels between the matrix products of the denoiser and the video VAE.
+    compile_blocks: compile the repeated blocks that a model declares. compile_vae: those of its video decoder.
+    enforce_eager: neither compile nor record graphs, whatever those say.
     overlap_frames: decoded frames cross to the host while the next clip is decoded.
     cuda_graphs: replay the steps of small clips as one graph of the device.
     warm_up: run what is compiled once before the first request.
@@ -38,15 +58,26 @@ class Acceleration:
     modulation_tables: str = "auto"
     fused_kernels: str = "auto"
     compile_blocks: str = "auto"
+    compile_vae: str = "auto"
     overlap_frames: str = "auto"
     cuda_graphs: str = "auto"
     enforce_eager: bool = False
     warm_up: bool = False
     vae_encode_precision: str = "float32"
 
-    def is_on(self, switch: str, platform_name: str) -> bool:
+    def is_on(self, switch: str, platform_name: str, capability: str = "") -> bool:
         """Whether the switch of that name is on where the model runs."""
+        return self.verdict(switch, platform_name, capability).is_on
+
+    def verdict(self, switch: str, platform_name: str, capability: str = "") -> Verdict:
+        """The same with its reason. capability: the maker's word for the device's generation."""
         if switch in _NOT_EAGER and self.enforce_eager:
-            return False
+            return _off("enforce_eager")
         value: str = getattr(self, switch)
-        return platform_name in AUTO[switch] if value == "auto" else value == "on"
+        if value != "auto":
+            return Verdict(is_on=value == "on", why=f"{switch} = {value}")
+        # What is compiled on demand leaves nothing to fused kernels, and once meant the decoder too.
+        if switch in ("fused_kernels", "compile_vae") and self.compile_blocks == "on" and not self.enforce_eager:
+            return Verdict(is_on=switch == "compile_vae", why="compile_blocks = on")
+        where = f"{platform_name} {capability}".strip()
+        return AUTO[switch].get(where) or _off(f"not measured on {where}")

@@ -112,6 +112,10 @@ class AttentionBackend(ABC):
         """The line that installs what is not there; None when nothing is missing."""
         return self.install if self.package and not installed(self.package) else None
 
+    def dtypes(self, place: Place) -> tuple[torch.dtype, ...]:
+        """Number types that what is installed there has kernels for; empty for any."""
+        return self.can.dtypes
+
     def bind(self, place: Place, options: Mapping[str, Any] | None) -> AttentionBackend:
         """The backend for the layers of one role; loads what it needs. `options` as `AttentionSpec.lowered` gives them.
 

@@ -165,8 +165,9 @@ def _misfit(backend: AttentionBackend, layer: _Layer) -> str | None:
     can = backend.can
     if can.head_dims and layer.head_dim not in can.head_dims:
         return f"it takes head sizes {_listed(can.head_dims)}, this layer has {layer.head_dim}"
-    if layer.dtype is not None and can.dtypes and layer.dtype not in can.dtypes:
-        return f"it takes {_listed(can.dtypes)}, this layer has {layer.dtype}"
+    dtypes = backend.dtypes(layer.place)
+    if layer.dtype is not None and dtypes and layer.dtype not in dtypes:
+        return f"it takes {_listed(dtypes)}, this layer has {layer.dtype}"
     return None
 
 

@@ -79,7 +79,12 @@ def _report() -> dict[str, Any]:
     # What follows imports those packages: without them there is no more to find out.
     if not problems:
         try:
-            report |= {"platforms": _platforms(), "attention_backends": _backends(), "encoders": _encoders()}
+            report |= {
+                "platforms": _platforms(),
+                "attention_backends": _backends(),
+                "speed": _speed(),
+                "encoders": _encoders(),
+            }
         except (ImportError, OSError) as error:
             problems.append(f"a package is broken: {error}")
         else:
@@ -118,16 +123,31 @@ def _platforms() -> list[dict[str, Any]]:
     ]
 
 
-def _backends() -> list[dict[str, Any]]:
-    """Each with why it cannot serve here, on the device that would be taken."""
-    from omnireel.attention import Place, all_backends, why_unavailable
+def _place() -> tuple[str, str]:
+    """Platform and capability of the device that would be taken."""
     from omnireel.platforms import all_platforms
 
     platform = next((item for item in all_platforms() if item.available()), None)
     devices = platform.devices() if platform else ()
-    place = Place(
-        platform=platform.name if platform else "no device", capability=devices[0].capability if devices else ""
-    )
+    return platform.name if platform else "no device", devices[0].capability if devices else ""
+
+
+def _speed() -> list[dict[str, Any]]:
+    """What `auto` means there for each switch, and why."""
+    from omnireel.acceleration import Acceleration
+    from omnireel.acceleration.spec import AUTO
+
+    platform_name, capability = _place()
+    verdicts = {name: Acceleration().verdict(name, platform_name, capability) for name in AUTO}
+    return [{"name": name, "is_on": told.is_on, "why": told.why} for name, told in verdicts.items()]
+
+
+def _backends() -> list[dict[str, Any]]:
+    """Each with why it cannot serve here, on the device that would be taken."""
+    from omnireel.attention import Place, all_backends, why_unavailable
+
+    platform_name, capability = _place()
+    place = Place(platform=platform_name, capability=capability)
     return [
         {
             "name": item.name,
@@ -183,6 +203,10 @@ def _print_parts(report: dict[str, Any]) -> None:
             (item["why_not"] or "available") + ("" if item["run_on_hardware"] else " (not run on hardware)"),
         )
         for item in report.get("attention_backends", ())
+    ]
+    rows += [
+        ("speed, auto", item["name"], f"{'on' if item['is_on'] else 'off'}: {item['why']}")
+        for item in report.get("speed", ())
     ]
     rows += [("encoder", name, "available" if has else "missing") for name, has in report.get("encoders", {}).items()]
     rows += [

@@ -81,7 +81,10 @@ class AccelerationSpec:
 
     enforce_eager: bool = setting(False, "run blocks as they are written, never compiled")
     compile_blocks: str = setting("auto", "compile the repeated blocks of the denoiser", choices=SWITCH)
-    fused_kernels: str = setting("auto", "Triton kernels between the matrix products of the denoiser", choices=SWITCH)
+    compile_vae: str = setting("auto", "compile the repeated blocks of the video decoder", choices=SWITCH)
+    fused_kernels: str = setting(
+        "auto", "Triton kernels between the matrix products of the denoiser and the video VAE", choices=SWITCH
+    )
     modulation_tables: str = setting(
         "auto",
         "compute the modulation of all steps before the first, and keep its weights in host memory",

@@ -17,7 +17,6 @@ from omnireel.models.protocol import BuildContext, Checkpoint
 from omnireel.platforms import find_device
 
 if TYPE_CHECKING:
-    from omnireel.acceleration import Acceleration
     from omnireel.config import ResolvedConfig
     from omnireel.parallel import Member
     from omnireel.platforms import Platform
@@ -114,7 +113,7 @@ def worker_specs(config: ResolvedConfig) -> tuple[WorkerSpec, ...]:
         "device": context.platform.name,
         "dtype": context.dtype,
         "diffusion_attention_backend": config.values["diffusion_attention_backend"],
-        **_speed(config.acceleration, context.platform.name),
+        **_speed(context),
         **({"ulysses_degree": ranks} if ranks > 1 else {}),
     }
     indices = _indices(config, context.platform, first)
@@ -163,10 +162,10 @@ def _check_roles(config: ResolvedConfig, checkpoint: Checkpoint) -> None:
             raise BadSetting("diffusion_attention_config.per_role", name, source, allowed, hint=hint)
 
 
-def _speed(acceleration: Acceleration, platform_name: str) -> dict[str, str]:
-    """What of it is on and moves a result, by a rounding or by more."""
-    on = {name: "on" for name in ("compile_blocks", "fused_kernels") if acceleration.is_on(name, platform_name)}
-    precision = acceleration.vae_encode_precision
+def _speed(context: BuildContext) -> dict[str, str]:
+    """What of acceleration is on and moves a result, by a rounding or by more."""
+    on = {name: "on" for name in ("compile_blocks", "compile_vae", "fused_kernels") if context.has(name)}
+    precision = context.acceleration.vae_encode_precision
     return on if precision == "float32" else {**on, "vae_encode_precision": precision}
 
 

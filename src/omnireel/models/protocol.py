@@ -123,6 +123,17 @@ class BuildContext:
     new_frames: Callable[[Sequence[int]], FramesU8] | None = None
     ranks: Ranks | None = None
 
+    @property
+    def capability(self) -> str:
+        """Of the device, as in `DeviceInfo`; "" where it is on another machine."""
+        place = int(self.device.partition(":")[2] or 0)
+        devices = self.platform.devices() if self.platform.available() else ()
+        return devices[place].capability if place < len(devices) else ""
+
+    def has(self, switch: str) -> bool:
+        """Whether a switch of `acceleration` is on."""
+        return self.acceleration.is_on(switch, self.platform.name, self.capability)
+
 
 @dataclass(slots=True, kw_only=True)
 class DenoiseState:

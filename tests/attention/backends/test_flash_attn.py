@@ -139,3 +139,23 @@ def test_it_agrees_with_torch_on_a_card(cu_seqlens):
     ours = BACKEND.bind(place, None).forward(q, k, v, scale=128**-0.5, causal=False, metadata=metadata)
     exact = SDPA.forward(q.float(), k.float(), v.float(), scale=128**-0.5, causal=False, metadata=metadata)
     assert (ours.float() - exact).norm() / exact.norm() < 1e-2
+
+
+@pytest.mark.parametrize(
+    ("there", "capability", "is_taken"),
+    [(("fa3_fwd_interface",), "9.0", False), (("flash_attn_interface",), "9.0", True), (("flash_attn",), "8.0", True)],
+)
+def test_float16_is_taken_where_the_package_has_kernels_for_it(packages, there, capability, is_taken):
+    packages(*there)
+    place = Place(platform="cuda", capability=capability)
+    assert (torch.float16 in flash_attn.BACKEND.dtypes(place)) is is_taken
+    assert torch.bfloat16 in flash_attn.BACKEND.dtypes(place)
+
+
+def test_a_float16_layer_goes_past_the_package_without_such_kernels(packages):
+    packages("fa3_fwd_interface")
+    told = select_backend(
+        AttentionConfig(), role="r", category="self", head_dim=64, platform_name="cuda", capability="9.0",
+        preference=("FLASH_ATTN", "TORCH_SDPA"), dtype=torch.float16,
+    )  # fmt: skip
+    assert told.name == "TORCH_SDPA"

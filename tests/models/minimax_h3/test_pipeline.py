@@ -23,7 +23,7 @@ from omnireel.attention import AttentionConfig, AttentionSpec
 from omnireel.attention.backends import rainfusion_attn
 from omnireel.attention.backends.torch_sdpa import attend
 from omnireel.attention.options import BlockSparseSpec
-from omnireel.errors import BadCheckpoint, BadSetting, MissingPackage, NonFinite
+from omnireel.errors import BadCheckpoint, BadSetting, NonFinite
 from omnireel.models.discover import admit, find_checkpoint, load_pipeline
 from omnireel.models.minimax_h3 import pipeline as pipeline_file
 from omnireel.models.minimax_h3 import video_vae as video_vae_file
@@ -248,10 +248,16 @@ def test_a_second_request_of_the_same_schedule_makes_no_table(pipeline):
     assert tables.num_made == made
 
 
-def test_fused_kernels_without_triton_are_refused_before_weights_load(monkeypatch):
-    monkeypatch.setattr(pipeline_file, "why_not_fused", lambda: "the package triton is not installed")
-    with pytest.raises(MissingPackage, match="triton"):
-        load_pipeline(dataclasses.replace(context(), acceleration=Acceleration(fused_kernels="on")))
+def test_a_decoder_alone_can_be_compiled(monkeypatch, pipeline):
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    monkeypatch.setattr(video_vae_file, "compile_blocks", partial(compile_blocks, backend=counter))
+    compiled = load_pipeline(dataclasses.replace(context(), acceleration=Acceleration(compile_vae="on", warm_up=True)))
+    warm = counter.frame_count
+    made = run(compiled, output_type="frames")
+    assert np.abs(made.frames.astype(int) - run(pipeline, output_type="frames").frames).max() <= 1
+    assert 0 < warm == counter.frame_count
+    torch._dynamo.reset()
 
 
 def test_after_the_warm_up_neither_a_size_nor_a_keyframe_compiles_anything(monkeypatch, pipeline):

@@ -28,6 +28,7 @@ class Source:
     platform: str
     install: str
     majors: tuple[int, ...] = ()
+    dtypes: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16)
     distribution: str = ""
     """Set where the module's first part is shared with other packages, so that finding it says nothing."""
 
@@ -55,7 +56,14 @@ SOURCES = (
         majors=(10, 11, 12),
         distribution="flash-attn-4",
     ),
-    Source(module="fa3_fwd_interface", platform="cuda", install="pip install fa3-fwd", majors=(9,)),
+    # Built without kernels for float16, as its fa3_fwd_config says.
+    Source(
+        module="fa3_fwd_interface",
+        platform="cuda",
+        install="pip install fa3-fwd",
+        majors=(9,),
+        dtypes=(torch.bfloat16,),
+    ),
     Source(module="flash_attn_interface", platform="cuda", install="pip install fa3-fwd", majors=(9,)),
     Source(
         module="flash_attn",
@@ -93,6 +101,11 @@ class FlashAttention(FlashBackend):
         if place.platform == "cuda" and 0 < place.major < 8:
             return f"it needs compute capability 8.0, this device has {place.capability}"
         return None
+
+    def dtypes(self, place: Place) -> tuple[torch.dtype, ...]:
+        """Of the best package that is there."""
+        there = (source.dtypes for source in SOURCES if source.fits(place) and source.is_there)
+        return next(there, self.can.dtypes)
 
     def missing(self, place: Place) -> str | None:
         """The package that would be best, when none of those that fit is there."""

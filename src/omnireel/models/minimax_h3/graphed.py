@@ -32,7 +32,7 @@ def evaluations(
         UnsupportedDevice: they are asked for where there are none.
     """
     platform = context.platform
-    if not context.acceleration.is_on("cuda_graphs", platform.name):
+    if not context.has("cuda_graphs"):
         return {name: transformer.evaluate for name, transformer in transformers.items()}
     if not platform.traits.has_graphs:
         raise UnsupportedDevice("a device that can record graphs, for cuda_graphs", platform.name)

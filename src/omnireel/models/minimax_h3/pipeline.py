@@ -12,13 +12,13 @@ from torch import Tensor
 
 from omnireel.acceleration import compile_blocks
 from omnireel.attention import AttentionBackend, Calibration, calibration_of, select_backend
-from omnireel.errors import BadCheckpoint, MissingPackage, NonFinite
-from omnireel.layers.kernels import PLAIN, TRACEABLE, Kernels, fused, why_not_fused
+from omnireel.errors import BadCheckpoint, NonFinite
 from omnireel.models.minimax_h3 import limits as geometry
 from omnireel.models.minimax_h3 import references, tasks
 from omnireel.models.minimax_h3.audio_vae import AudioVae
 from omnireel.models.minimax_h3.conditioner import Conditioner
 from omnireel.models.minimax_h3.graphed import evaluations
+from omnireel.models.minimax_h3.kernel_choice import denoiser_kernels, vae_kernels
 from omnireel.models.minimax_h3.keymap import transformer_names
 from omnireel.models.minimax_h3.layout import Layout, resolve_layout
 from omnireel.models.minimax_h3.limits import Limits
@@ -131,7 +131,7 @@ class MiniMaxH3Pipeline:
         self._device = next(next(iter(transformers.values())).parameters()).device
         self._patch_size = next(iter(transformers.values())).config.patch_size
         self.weights_digest = digest
-        has_tables = context.acceleration.is_on("modulation_tables", context.platform.name)
+        has_tables = context.has("modulation_tables")
         self._tables = {
             name: ModulationTables(transformer, digest=digest)
             for name, transformer in transformers.items()
@@ -144,6 +144,8 @@ class MiniMaxH3Pipeline:
     @classmethod
     def build(cls, context: BuildContext) -> MiniMaxH3Pipeline:
         """Loads every component of a checkpoint, of the partitions that the service was started for."""
+        # First, for it may refuse.
+        decoder_kernels = vae_kernels(context)
         layout = resolve_layout(context.checkpoint)
         device = torch.device(context.device)
         dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}.get(context.dtype)
@@ -153,15 +155,16 @@ class MiniMaxH3Pipeline:
         limits = Limits.of(context.checkpoint)
         conditioner = Conditioner(layout.shared, num_layers=limits.condition_layer, device=device, dtype=dtype)
         select = partial(_select, context, vae_dtype)
-        speed, platform = context.acceleration, context.platform.name
+        speed = context.acceleration
         video_vae = VideoVae(
             layout.shared["vae"],
             device=device,
             is_mixed=is_mixed,
             select=select,
             encode_precision=speed.vae_encode_precision,
-            is_compiled=speed.is_on("compile_blocks", platform),
-            is_overlapped=speed.is_on("overlap_frames", platform),
+            is_compiled=context.has("compile_vae"),
+            is_overlapped=context.has("overlap_frames"),
+            kernels=decoder_kernels,
         )
         audio_vae = AudioVae(layout.shared["audio_vae"], device=device)
         parts = (*denoisers.values(), conditioner.files, video_vae.files, audio_vae.files)
@@ -175,7 +178,7 @@ class MiniMaxH3Pipeline:
             digest=weights_digest(parts),
             context=context,
         )
-        if speed.warm_up and speed.is_on("compile_blocks", platform):
+        if speed.warm_up and (context.has("compile_blocks") or context.has("compile_vae")):
             made.warm_up()
         return made
 
@@ -421,12 +424,11 @@ def _load_transformer(
         calibration = calibration_of(files.config)
     except ValueError as error:
         raise BadCheckpoint(shown, str(error)) from None
-    speed, platform = context.acceleration, context.platform.name
-    kernels = _kernels(context)
+    kernels = denoiser_kernels(context)
     with torch.device("meta"):
         select = partial(_select, context, _stream_dtype(files, dtype), calibration=calibration)
         transformer = MiniMaxH3Transformer(config, select=select, kernels=kernels, ranks=context.ranks)
-    has_tables = speed.is_on("modulation_tables", platform)
+    has_tables = context.has("modulation_tables")
     load_component(
         transformer,
         files,
@@ -439,24 +441,9 @@ def _load_transformer(
         keep_on_host(transformer, pinned=device.type != "cpu")
     if kernels.name == "fused":
         transformer.pack_projections()
-    if speed.is_on("compile_blocks", platform):
+    if context.has("compile_blocks"):
         compile_blocks(transformer, _BLOCK_PATHS, name=files.folder.name)
     return transformer
-
-
-def _kernels(context: BuildContext) -> Kernels:
-    """The spelling of what lies between matrix products.
-
-    Raises:
-        MissingPackage: fused kernels were asked for, and there is no Triton.
-    """
-    if context.acceleration.is_on("compile_blocks", context.platform.name):
-        return TRACEABLE
-    if not context.acceleration.is_on("fused_kernels", context.platform.name):
-        return PLAIN
-    if why_not_fused() is not None:
-        raise MissingPackage("triton", "fused_kernels", "pip install triton")
-    return fused()
 
 
 def _stream_dtype(files: ComponentFiles, dtype: torch.dtype | None) -> torch.dtype | None:
@@ -473,14 +460,13 @@ def _select(
     calibration: Calibration | None = None,
 ) -> AttentionBackend:
     platform = context.platform
-    index = torch.device(context.device).index or 0
     return select_backend(
         context.attention,
         role=role,
         category=category,
         head_dim=head_dim,
         platform_name=platform.name,
-        capability=platform.devices()[index].capability,
+        capability=context.capability,
         preference=platform.attention_preference,
         dtype=dtype,
         # Packed sequences are never padded, and text is refined by itself.

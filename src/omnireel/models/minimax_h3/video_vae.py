@@ -21,11 +21,20 @@ from torch import Tensor
 
 from omnireel.acceleration import compile_blocks
 from omnireel.errors import BadCheckpoint
+from omnireel.layers.kernels import PLAIN, TRACEABLE, Kernels
+from omnireel.layers.kernels.frames import frame_kernels
+from omnireel.models.minimax_h3.frame_encoder import FrameEncoder
 from omnireel.models.minimax_h3.frame_mover import Direct, Overlapped
 from omnireel.models.minimax_h3.keymap import video_vae_names
 from omnireel.models.minimax_h3.limits import COMPRESSION, FRAMES_PER_CHUNK, LATENTS_PER_CHUNK, TAIL_LATENTS
 from omnireel.models.minimax_h3.native import video_vae_files
-from omnireel.models.minimax_h3.video_autoencoder import VideoAutoencoder, VideoVaeConfig, stored_dtype
+from omnireel.models.minimax_h3.video_autoencoder import (
+    Encoder,
+    Encodes,
+    VideoAutoencoder,
+    VideoVaeConfig,
+    stored_dtype,
+)
 from omnireel.models.minimax_h3.video_decoder import ROLE
 from omnireel.weights import ComponentFiles, load_component
 
@@ -65,6 +74,7 @@ class VideoVae:
         select: gives the attention backend for (role, category, head size).
         encode_precision: one of acceleration's ENCODE_PRECISIONS.
         is_compiled: compile the decoder's blocks when they are first used.
+        kernels: of the decoder where it is not compiled; where they are fused, half precision is encoded by `FrameEncoder`.
         is_overlapped: frames cross to the host while the next clip is decoded; on an accelerator alone.
     """
 
@@ -78,6 +88,7 @@ class VideoVae:
         encode_precision: str = "float32",
         is_compiled: bool = False,
         is_overlapped: bool = False,
+        kernels: Kernels = PLAIN,
     ) -> None:
         self.files, told = video_vae_files(folder)
         try:
@@ -98,10 +109,14 @@ class VideoVae:
         )
         self._device = device
         self._precision = encode_precision
-        self._half_encoder = copy.deepcopy(self._vae.encoder).half() if encode_precision == "float16" else None
+        has_passes = kernels is not PLAIN and device.type != "cpu" and config.spatial_padding_mode == "reflect"
+        self._half_encoder = _half_encoder(self._vae.encoder, has_passes) if encode_precision == "float16" else None
         self._is_overlapped = is_overlapped and device.type != "cpu"
         if is_compiled:
+            self._vae.decoder.use(TRACEABLE)
             compile_blocks(self._vae, ("decoder.transformer_blocks",), name=self.files.folder.name)
+        elif kernels is not PLAIN:
+            self._vae.decoder.use(kernels)
         self._mean = statistic(self.files, told, "latents_mean", device).view(1, -1, 1, 1, 1)
         self._std = statistic(self.files, told, "latents_std", device).view(1, -1, 1, 1, 1)
         self._pixel_mean = torch.tensor(PIXEL_MEAN, dtype=torch.float32, device=device).view(1, 3, 1, 1, 1)
@@ -181,6 +196,14 @@ class VideoVae:
             move.put(unit.mul_(255).round_().to(torch.uint8)[0].permute(1, 2, 3, 0))
         move.finish()
         return frames
+
+
+def _half_encoder(encoder: Encoder, has_passes: bool) -> Encodes:
+    """A copy in half precision, with one pass over memory before each convolution where there are kernels for it."""
+    if not has_passes:
+        return copy.deepcopy(encoder).half()
+    kernels = frame_kernels(encoder.conv_in.weight.device)
+    return FrameEncoder(encoder, dtype=torch.float16, kernels=kernels, is_flat=True)
 
 
 def exact_float32() -> AbstractContextManager[None]:
