@@ -72,3 +72,17 @@ def test_a_service_starts_as_many_as_it_will_need(monkeypatch, flags, count):
     monkeypatch.setattr(module, "EarlyChildren", made.append)
     early_children(resolve({"model": "toy", **flags}, {}))
     assert made == [count]
+
+
+def test_one_that_a_kill_does_not_end_is_not_waited_for(monkeypatch, caplog):
+    monkeypatch.setattr(module, "_START", "import time; time.sleep(60)")
+    monkeypatch.setattr(module, "_REAP_SECONDS", 0.1)
+    child = Child("0")
+    kill = child._process.kill
+    # As in a driver that hangs.
+    monkeypatch.setattr(child._process, "kill", lambda: None)
+    assert not child.close(0.1)
+    assert child.epitaph()[0] == "was killed and does not end"
+    assert "does not end" in caplog.text
+    kill()
+    child._process.wait(10)

@@ -114,3 +114,13 @@ def test_too_many_large_arrays_are_refused(ends, monkeypatch):
     monkeypatch.setattr(module, "MAX_BLOCKS", 1)
     with pytest.raises(TypeError, match="more than 1"):
         passed(ends, [np.zeros(MIN_SHARED_BYTES, np.uint8)] * 2)
+
+
+@pytest.mark.parametrize("name", ["_MAX_HEAD_BYTES", "_MAX_INLINE_BYTES"])
+def test_a_message_that_would_be_refused_is_not_sent(monkeypatch, ends, name):
+    monkeypatch.setattr(f"omnireel.engine.link.{name}", 200)
+    one, other = ends
+    with pytest.raises(TypeError, match="too large"):
+        one.send(StageMessage(kind=Kind.RUN, body=np.zeros(300) if "INLINE" in name else "x" * 300))
+    one.send(StageMessage(kind=Kind.PING))
+    assert other.receive(1).kind is Kind.PING

@@ -579,3 +579,26 @@ def test_an_interrupt_while_media_are_read_is_not_swallowed(start, reading):
     reading.then = interrupt
     with pytest.raises(KeyboardInterrupt):
         engine.submit(with_media(), Heard())
+
+
+def test_closing_is_bounded_while_a_listener_hangs(monkeypatch, start):
+    monkeypatch.setattr("omnireel.engine.ticket.BUSY_SECONDS", 0.1)
+    monkeypatch.setattr(orchestrator, "_KILL_SECONDS", 0.1)
+    engine, busy, leave, heard = start(), threading.Event(), threading.Event(), Heard()
+
+    def listen(event):
+        heard(event)
+        busy.set()
+        assert leave.wait(30)
+
+    engine.submit(request(), listen)
+    assert busy.wait(10)
+    closing = threading.Thread(target=engine.close, args=[0.1])
+    closing.start()
+    closing.join(10)
+    is_closed = not closing.is_alive()
+    leave.set()
+    closing.join(10)
+    assert is_closed
+    assert isinstance(heard.error(), Cancelled)
+    assert all(lane.join(10) for lane in engine._lanes)

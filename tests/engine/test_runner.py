@@ -394,3 +394,28 @@ def test_what_is_handed_on_goes_with_the_steps():
     latents = feed.outcome(one).output.latents
     assert latents is not None
     assert np.array_equal(whole, latents["words"])
+
+
+class OddInbox:
+    """One whose library says no in its own words."""
+
+    def open(self):
+        raise RuntimeError("no such transport")
+
+
+@pytest.mark.parametrize("kind", [ToyLevels, ToyWords])
+def test_a_connector_that_breaks_in_words_of_its_own_fails_its_request_alone(kind):
+    one, other, feed = ticket(), ticket(), TakingFeed()
+    one.workload = replace(one.workload, inbox=OddInbox())
+    Runner(ToyPipeline(), CPU).run([one, other], feed)
+    assert isinstance(feed.outcomes[one.request_id], EngineError)
+    assert feed.outcome(other)
+
+
+def test_what_fitted_is_remembered_without_what_it_was_handed():
+    one = ticket()
+    one.workload = replace(one.workload, tensors={"a": np.zeros(8)})
+    driver = Runner(ToyPipeline(), CPU)
+    driver.run([one], TakingFeed())
+    assert driver._largest is not None
+    assert not driver._largest.tensors

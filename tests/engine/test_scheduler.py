@@ -288,3 +288,13 @@ def test_a_batch_whose_head_has_waited_long_enough_begins_at_once(monkeypatch):
     clock.now += 5
     assert len(line.next()) == 1
     assert clock.now == 105.0
+
+
+def test_who_comes_while_no_replica_runs_anything_is_not_told_to_come_at_once():
+    line = Scheduler(max_queue=1)
+    line.set_lanes(0)
+    line.measured(cost=1e12, seconds=1.0)
+    line.submit(ticket())
+    with pytest.raises(QueueFull) as caught:
+        line.submit(ticket())
+    assert caught.value.details["retry_after_seconds"] == line.retry_after() == FIRST_GUESS_SECONDS

@@ -21,7 +21,7 @@ from tests.support.language_model import write_language_model
 from omnireel.config import resolve
 from omnireel.engine.orchestrator import Engine
 from omnireel.engine.staged import StagedEngine, make_engine
-from omnireel.errors import BadSetting, Cancelled, DeadlineExceeded, EngineError, InvalidRequest, QueueFull
+from omnireel.errors import BadSetting, Cancelled, DeadlineExceeded, EngineError, InvalidRequest, OutOfMemory, QueueFull
 from omnireel.models.discover import topology_of
 from omnireel.request import DiffusionSamplingParams, GenerationRequest, OutputSpec
 
@@ -360,3 +360,69 @@ def _until(condition, seconds=10.0):
     while not condition():
         assert time.monotonic() < end
         threading.Event().wait(0.01)
+
+
+def test_a_listener_may_cancel_what_another_stage_has_in_line(start):
+    """Each stage's end would be told to a listener that has not returned from a step of another one."""
+    engine = start(async_chunk=True)
+    slow = {"num_words": 6, "words": {"step_seconds": 0.05}, "levels": {"step_seconds": 0.3}}
+    first = submitted(engine, extra_args=slow)
+    heard = Heard()
+
+    def listen(event):
+        heard(event)
+        if len(heard.steps) == 3:
+            # Its second stage waits for that of the first request.
+            heard.ticket.cancel()
+
+    heard.ticket = engine.submit(asked(extra_args=slow), listen)
+    assert isinstance(heard.error(), Cancelled)
+    assert first.result().frames is not None
+    assert len(heard.finals) == 1
+    assert submitted(engine).result().frames is not None
+
+
+def test_a_listener_may_not_close_a_pipeline_either(start):
+    engine, heard = start(), Heard()
+    problems: list[str] = []
+
+    def listen(event):
+        heard(event)
+        try:
+            engine.close()
+        except EngineError as error:
+            problems.append(error.message)
+
+    engine.submit(asked(), listen)
+    heard.result()
+    assert set(problems) == {"a listener cannot close the engine"}
+    assert engine.is_alive
+
+
+def test_the_first_stage_that_fails_to_load_ends_those_that_still_do(monkeypatch):
+    """Here the last one fails at once, while the workers of the others have hardly begun."""
+    engine = engine_of(stage_0_distributed_executor_backend="mp", stage_1_distributed_executor_backend="mp")
+    monkeypatch.setattr("omnireel.engine.child._START", "import time; time.sleep(60)")
+
+    def load(context):
+        raise MemoryError
+
+    monkeypatch.setattr("omnireel.models.toy_stages.pipeline.ToyScene.build", load)
+    begun = time.monotonic()
+    with pytest.raises(OutOfMemory):
+        engine.start()
+    assert time.monotonic() - begun < 30
+    engine.close()
+
+
+def test_a_full_pipeline_tells_the_time_of_its_slowest_stage(monkeypatch, start):
+    engine = start(max_queue=1)
+    for stage, seconds in zip(engine._stages, (1.0, 70.0, 2.0), strict=True):
+        line = stage.engine._scheduler
+        monkeypatch.setattr(line, "retry_after", lambda seconds=seconds: seconds)
+    heard = [submitted(engine, extra_args={"words": {"step_seconds": 0.2}}) for _ in range(4)]
+    with pytest.raises(QueueFull) as caught:
+        submitted(engine)
+    assert caught.value.details["retry_after_seconds"] == 70
+    for one in heard:
+        one.ticket.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 
 import pytest
 from tests.support.engines import Heard, ticket
@@ -58,3 +59,49 @@ def test_cancelling_goes_before_the_deadline():
     one.cancel()
     with pytest.raises(Cancelled, match="before encode"):
         one.check("before encode")
+
+
+def test_a_listener_may_end_its_own_request_while_it_listens():
+    heard = Heard()
+
+    def listen(event):
+        heard(event)
+        if isinstance(event, StepEvent):
+            one.finish(Cancelled(one.request_id, "by its listener"))
+
+    one = ticket(listen)
+    one.emit(STEP)
+    one.emit(STEP)
+    assert [type(event) for event in heard.events] == [StepEvent, Cancelled]
+
+
+def test_a_listener_that_wants_to_end_its_thread_does_not(caplog):
+    def listen(event):
+        raise SystemExit(3)
+
+    one = ticket(listen)
+    one.emit(STEP)
+    assert one.finish(Cancelled(one.request_id, "here"))
+    assert "the listener of request" in caplog.text
+
+
+def test_who_ends_a_request_does_not_wait_for_ever_and_its_listener_is_told_afterwards(monkeypatch):
+    monkeypatch.setattr("omnireel.engine.ticket.BUSY_SECONDS", 0.1)
+    heard, busy, leave = Heard(), threading.Event(), threading.Event()
+
+    def listen(event):
+        heard(event)
+        busy.set()
+        assert leave.wait(10)
+
+    one = ticket(listen)
+    emitting = threading.Thread(target=one.emit, args=[STEP])
+    emitting.start()
+    assert busy.wait(10)
+    ends = [Cancelled(one.request_id, where) for where in ("first", "second")]
+    assert [one.finish(end) for end in ends] == [True, True]
+    assert not heard.finals
+    leave.set()
+    emitting.join(10)
+    assert heard.finals == ends[:1]
+    assert not one.finish(Cancelled(one.request_id, "third"))

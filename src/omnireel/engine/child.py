@@ -6,6 +6,7 @@ Nothing here needs torch, so that a worker can import it while this process stil
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import socket
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from omnireel.config import ResolvedConfig
 
 _LAST_LINES = 20
+_REAP_SECONDS = 10.0
+"""How long a killed process may take to end; one in a driver that hangs does not."""
+logger = logging.getLogger(__name__)
+
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
     "from omnireel.engine.tether import tie; tie(int(sys.argv[3])); "
@@ -84,7 +89,10 @@ class Child:
         except subprocess.TimeoutExpired:
             is_own = False
             self._process.kill()
-            self._process.wait()
+            try:
+                self._process.wait(_REAP_SECONDS)
+            except subprocess.TimeoutExpired:
+                logger.error("process %d was killed and does not end", self._process.pid)
         # A child of the worker may hold the pipe open; its lines are not waited for.
         self._pump.join(1.0)
         self.socket.close()
@@ -149,7 +157,9 @@ def num_ranks(config: ResolvedConfig) -> int:
 
 
 def _ended(code: int | None) -> str:
-    if code is None or code >= 0:
+    if code is None:
+        return "was killed and does not end"
+    if code >= 0:
         return f"exit code {code}"
     try:
         name = signal.Signals(-code).name

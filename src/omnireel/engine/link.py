@@ -102,6 +102,9 @@ class SocketLink:
         specs, blocks, inline = _packed(arrays)
         listed = json.dumps(specs).encode()
         size = sum(part.nbytes for part in inline)
+        if len(head) + len(listed) > _MAX_HEAD_BYTES or size > _MAX_INLINE_BYTES:
+            # Who receives it would take it for none of ours and hang up.
+            raise TypeError(f"a message of {len(head) + len(listed) + size} bytes is too large")
         fds = array.array("i", [block.fd for block in blocks])
         prefix = _PREFIX.pack(len(head), len(listed), size)
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)] if blocks else []

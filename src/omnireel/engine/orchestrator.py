@@ -316,7 +316,7 @@ class Engine:
         worker is killed then; a thread of this process ends by itself when the step does. Not for listeners, on whose
         return the engine waits.
         """
-        if threading.current_thread() is self._clock or any(lane.is_current_thread for lane in self._lanes):
+        if self.is_current_thread:
             raise EngineError("a listener cannot close the engine", hint="close it from the thread that made it")
         if self._is_elsewhere:
             # Its threads and what its locks guard are there.
@@ -339,6 +339,16 @@ class Engine:
         for ticket in self._under_way():
             ticket.finish(Cancelled(ticket.request_id, _CLOSED))
         atexit.unregister(self.close)
+
+    @property
+    def is_current_thread(self) -> bool:
+        """Whether the caller is a thread of the engine, as a listener is."""
+        return threading.current_thread() is self._clock or any(lane.is_current_thread for lane in self._lanes)
+
+    @property
+    def retry_after_seconds(self) -> float:
+        """After how long a place in line should be free, were it full now."""
+        return self._scheduler.retry_after()
 
     def _watch_memory(self) -> None:
         """Only where the model is in this process: to ask a card is to take some of its memory."""

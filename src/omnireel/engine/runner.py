@@ -125,7 +125,7 @@ class Runner:
 
         def begin() -> None:
             self._guarded(ticket, "start", run.profile.begin)
-            work = self._received(run, feed)
+            work = self._guarded(ticket, "hand-over", partial(self._received, run, feed))
             conditioning = self._stage(run, "encode", partial(pipeline.encode, work), feed)
             run.state = self._stage(run, "prepare", partial(pipeline.prepare, work, conditioning), feed)
             run.state.pause = partial(ticket.check, "while it was decoded")
@@ -171,7 +171,10 @@ class Runner:
         """Gives a request that has no step left the next part of its input, where there is one."""
         state, intake = run.state, run.intake
         assert state is not None
-        while intake is not None and state.steps_done == state.num_steps and (part := intake.next()) is not None:
+        while intake is not None and state.steps_done == state.num_steps:
+            part = self._guarded(run.ticket, "hand-over", intake.next)
+            if part is None:
+                return
             # Whether a pipeline has it was asked above.
             take = partial(self._pipeline.take, state, part)  # type: ignore[attr-defined]
             self._guarded(run.ticket, "take", take)
@@ -196,7 +199,7 @@ class Runner:
         if self._ended_well(run, feed, decode):
             run.state = None
             if self._largest is None or self._largest.cost < run.ticket.workload.cost:
-                self._largest = replace(run.ticket.workload, prompt="", media=())
+                self._largest = replace(run.ticket.workload, prompt="", media=(), tensors={}, inbox=None)
             feed.done(run.ticket, made.pop())
 
     def _decoded(self, run: _Run) -> MediaOutput:

@@ -178,6 +178,11 @@ class Scheduler:
                 deadlines = [ticket.deadline for ticket in self._line if ticket.deadline is not None]
                 self._changed.wait(max(0.0, min(deadlines) - time.monotonic()) + 0.001 if deadlines else None)
 
+    def retry_after(self) -> float:
+        """The seconds that `QueueFull` would tell now."""
+        with self._changed:
+            return self._retry_after()
+
     def measured(self, cost: float, seconds: float) -> None:
         """Learns the speed of this machine from a finished request; half the weight is on the newest."""
         if seconds > 0 and cost > 0:
@@ -241,10 +246,12 @@ class Scheduler:
         ticket.finish(Cancelled(ticket.request_id, "while it waited"))
 
     def _retry_after(self) -> float:
-        """Seconds until the first of those that run should be done, which moves the line up by one."""
+        """Seconds until the first of those that run should be done, which moves the line up by one; none runs while no replica
+        is there.
+        """
         speed = self._cost_per_second
-        if speed is None:
+        if speed is None or not self._running:
             return FIRST_GUESS_SECONDS
         now = time.monotonic()
         left = [ticket.workload.cost / speed - (now - since) for ticket, since in self._running.items()]
-        return max(1.0, min(left, default=1.0))
+        return max(1.0, min(left))

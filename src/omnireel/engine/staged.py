@@ -6,7 +6,7 @@ import atexit
 import threading
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,7 +16,6 @@ from omnireel.engine.front import Front
 from omnireel.engine.journey import Journey, Plan, Stage, for_stage
 from omnireel.engine.orchestrator import CLOSE_SECONDS, Engine, EngineHealth
 from omnireel.engine.result import GenerationResult
-from omnireel.engine.scheduler import FIRST_GUESS_SECONDS
 from omnireel.engine.ticket import Ticket
 from omnireel.errors import Cancelled, EngineError, InvalidRequest, OmniReelError, QueueFull
 from omnireel.models.discover import imported
@@ -140,15 +139,22 @@ class StagedEngine:
             self._is_started = True
 
     def _load(self) -> None:
-        """Stages of this process one by one, for libraries are imported once; those of other processes all at once."""
+        """Stages of this process one by one, for libraries are imported once; those of other processes all at once. The first
+        that fails ends the others.
+        """
         elsewhere = [stage.engine for stage in self._stages if not stage.engine.is_here]
         with ThreadPoolExecutor(max(1, len(elsewhere)), thread_name_prefix="omnireel-load") as pool:
             starts = [pool.submit(engine.start) for engine in elsewhere]
-            for stage in self._stages:
-                if stage.engine.is_here:
-                    stage.engine.start()
-            for start in starts:
-                start.result()
+            try:
+                for stage in self._stages:
+                    if stage.engine.is_here:
+                        stage.engine.start()
+                for start in wait(starts, return_when=FIRST_EXCEPTION).done:
+                    start.result()
+            except BaseException:
+                for engine in elsewhere:
+                    engine.close()
+                raise
 
     def admit(self, request: GenerationRequest) -> Workload:
         """The request after the rules of every stage, as far as they can be asked before the first has ended.
@@ -186,7 +192,8 @@ class StagedEngine:
                 raise InvalidRequest("request_id", ticket.request_id, "a request with this id is under way")
             if len(self._live) >= self._room:
                 self.metrics.refused(status=QueueFull.code, task=main.task)
-                raise QueueFull(len(self._live), FIRST_GUESS_SECONDS)
+                # What goes through all of them goes no faster than through the slowest.
+                raise QueueFull(len(self._live), max(stage.engine.retry_after_seconds for stage in self._stages))
             self._live[ticket.request_id] = journey
         try:
             journey.begin()
@@ -238,7 +245,7 @@ class StagedEngine:
 
     def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
         """Cancels everything and gives the models' memory back; see `Engine.close`."""
-        if self._handover.is_current_thread:
+        if self._handover.is_current_thread or any(stage.engine.is_current_thread for stage in self._stages):
             raise EngineError("a listener cannot close the engine", hint="close it from the thread that made it")
         with self._lock:
             was_closed, self._is_closed = self._is_closed, True

@@ -18,11 +18,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+BUSY_SECONDS = 5.0
+"""How long who ends a request waits for its listener to return from an earlier event."""
+
+_MOMENT_SECONDS = 0.1
+
 
 class Ticket:
     """One request's place in the engine. Safe to use from any thread.
 
-    Its events end with exactly one GenerationResult or OmniReelError; nothing follows that.
+    Its events end with exactly one GenerationResult or OmniReelError; nothing follows that. A listener may cancel, and is then told
+    of the end before it has returned.
 
     Args:
         workload: the settled request.
@@ -50,8 +56,10 @@ class Ticket:
         self.withdraw: Callable[[Ticket], None] | None = None
         self._on_event = on_event
         self._cancelled = threading.Event()
-        self._lock = threading.Lock()
+        # One that a listener may enter again, which cancels what another stage still has in line.
+        self._lock = threading.RLock()
         self._is_final = False
+        self._overdue: GenerationResult | OmniReelError | None = None
 
     @property
     def request_id(self) -> str:
@@ -103,18 +111,34 @@ class Ticket:
         with self._lock:
             if not self._is_final:
                 self._give(event)
+            if self._overdue is not None:
+                self._end(self._overdue)
 
     def finish(self, event: GenerationResult | OmniReelError) -> bool:
-        """Gives the last event; False when it had been given before."""
-        with self._lock:
-            if self._is_final:
-                return False
-            self._is_final = True
-            self._give(event)
-            return True
+        """Gives the last event; False when it had been given before.
+
+        A listener that is still at an earlier event on another thread is waited for, but not for long: it is given this one
+        when it returns from that.
+        """
+        if not self._lock.acquire(timeout=BUSY_SECONDS):
+            self._overdue = self._overdue or event
+            # It may have returned just before it could see that.
+            if not self._lock.acquire(timeout=_MOMENT_SECONDS):
+                return True
+        try:
+            return self._end(self._overdue or event)
+        finally:
+            self._lock.release()
+
+    def _end(self, event: GenerationResult | OmniReelError) -> bool:
+        if self._is_final:
+            return False
+        self._is_final = True
+        self._give(event)
+        return True
 
     def _give(self, event: StepEvent | GenerationResult | OmniReelError) -> None:
         try:
             self._on_event(event)
-        except Exception:
+        except BaseException:
             logger.exception("the listener of request %s failed", self.request_id)

@@ -159,7 +159,7 @@ class Worker:
             self._live.pop(ticket.request_id, None)
         try:
             self._answer(ticket.request_id, outcome)
-        except TypeError as error:
+        except (TypeError, ValueError, RecursionError, MemoryError) as error:
             logger.exception("what request %s came to cannot be sent", ticket.request_id)
             self._answer(ticket.request_id, bug(ticket.request_id, "hand-over", error))
 

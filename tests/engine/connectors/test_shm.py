@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import stat
+import tempfile
 import time
 from pathlib import Path
 
@@ -80,3 +83,34 @@ def _open_files() -> int:
 def test_nobody_there_is_told(tmp_path):
     with pytest.raises(ConnectionError, match="cannot be reached"):
         SharedMemoryInbox(path=tmp_path / "gone", key="0" * 32).open()
+
+
+def test_who_takes_its_time_between_two_parts_still_gets_all(connector, monkeypatch):
+    """More than a socket holds, for a stage that is in a long step."""
+    monkeypatch.setattr("omnireel.engine.connectors.shm.GREETING_SECONDS", 0.2)
+    channel = Channel()
+    receiver = connector.publish(channel).open()
+    for number in range(20):
+        channel.send(Handover(tensors={"a": np.full(100_000, number, np.uint8)}, is_last=number == 19))
+    time.sleep(0.6)
+    assert [int(soon(receiver).tensors["a"][0]) for _ in range(20)] == list(range(20))
+    receiver.close()
+
+
+def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    dead, live, young, other = (tmp_path / f"omnireel-{name}" for name in ("dead", "live", "young", "other"))
+    listeners = {}
+    for folder in (dead, live, young):
+        folder.mkdir()
+        listeners[folder] = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listeners[folder].bind(str(folder / "stages"))
+    other.mkdir()
+    (other / "mine.txt").write_text("a")
+    listeners[live].listen()
+    for folder in (dead, live, other):
+        os.utime(folder, (1, 1))
+    SharedMemoryConnector().close()
+    for listener in listeners.values():
+        listener.close()
+    assert {path.name for path in tmp_path.iterdir()} == {"omnireel-live", "omnireel-young", "omnireel-other"}

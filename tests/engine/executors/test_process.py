@@ -7,10 +7,13 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.support.engines import Heard, TakingFeed, engine_of, request, ticket
+from tests.support.links import ThreadLink
 from tests.support.processes import alive, until
 
 from omnireel.config import resolve
@@ -338,6 +341,80 @@ def test_a_worker_that_loads_for_too_long_is_told_with_its_last_lines(monkeypatc
 def test_an_executor_that_is_not_started_says_so():
     with pytest.raises(EngineError, match="not started"):
         executor().execute([ticket()], TakingFeed())
+
+
+@pytest.fixture
+def beside(monkeypatch):
+    """Makes executors whose worker is a thread of this process; they are closed afterwards."""
+    monkeypatch.setattr("omnireel.engine.worker.log.configure", lambda *values, **more: None)
+    monkeypatch.setattr("omnireel.engine.worker.set_title", lambda *words: None)
+    made: list[ProcessExecutor] = []
+
+    def make(patience: Patience, **flags) -> ProcessExecutor:
+        spec = worker_specs(resolve({"model": "toy", "device": "cpu", **flags}, {}))[0]
+        made.append(ProcessExecutor(spec, patience=patience, launch=ThreadLink))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_a_request_that_cannot_be_sent_fails_alone(beside):
+    one, good, bad = beside(Patience(), max_num_seqs=2), ticket(), ticket()
+    bad.workload = replace(bad.workload, settings={**bad.workload.settings, "odd": object()})
+    feed = TakingFeed()
+    one.execute([good, bad], feed)
+    assert feed.outcome(good).output.frames is not None
+    with pytest.raises(EngineError, match="hand-over to its worker"):
+        feed.outcome(bad)
+    feed = TakingFeed()
+    one.execute([good], feed)
+    assert feed.outcome(good)
+
+
+def test_one_for_which_there_is_no_shared_memory_is_out_of_memory(beside, monkeypatch):
+    one, asked = beside(Patience()), ticket()
+    asked.workload = replace(asked.workload, tensors={"a": np.zeros(2**20)})
+
+    def none_left(size_bytes):
+        raise MemoryError(f"no shared memory of {size_bytes} bytes")
+
+    monkeypatch.setattr("omnireel.engine.blocks.new_block", none_left)
+    feed = TakingFeed()
+    one.execute([asked], feed)
+    assert isinstance(feed.outcomes[asked.request_id], OutOfMemory)
+
+
+def test_the_time_of_a_batch_is_that_of_each_request_and_not_of_all_that_join(beside):
+    one = beside(Patience(batch=0.6), max_num_seqs=2)
+    tickets = [ticket(extra_args={"step_seconds": 0.1}, num_inference_steps=4) for _ in range(6)]
+    feed = TakingFeed(later=tickets[1:])
+    one.execute(tickets[:1], feed)
+    assert all(feed.outcome(one) for one in tickets)
+    with pytest.raises(WorkerDied, match=r"did not end its batch in 0\.6 s"):
+        one.execute([ticket(extra_args={"step_seconds": 0.1}, num_inference_steps=20)], TakingFeed())
+
+
+def test_the_first_step_of_a_model_that_compiles_has_the_time_of_loading(beside):
+    one = beside(Patience(step=0.3), compile_blocks="on")
+    slow, feed = {"step_seconds": 0.6}, TakingFeed()
+    first = ticket(extra_args=slow, num_inference_steps=2)
+    one.execute([first], feed)
+    assert feed.outcome(first)
+    with pytest.raises(WorkerDied, match=r"no progress for 0\.3 s"):
+        one.execute([ticket(extra_args=slow, num_inference_steps=2)], feed)
+
+
+def test_a_system_without_room_for_another_process_is_no_bug():
+    def launch():
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    one = ProcessExecutor(executor()._spec, patience=Patience(), launch=launch)
+    with pytest.raises(WorkerDied, match=r"could not be started: .*temporarily unavailable"):
+        one.start()
+    assert one.pid is None
 
 
 def send_many(link: SubprocessLink, message: StageMessage) -> None:

@@ -20,7 +20,10 @@ logger = logging.getLogger(__name__)
 
 KEY_BYTES = 32
 GREETING_SECONDS = 10.0
-"""How long a receiver may take to say which channel it wants, and to take a part that it is sent."""
+"""How long a receiver may take to say which channel it wants."""
+
+SEND_SECONDS = 600.0
+"""How long a receiver may take nothing: it may be in a step of minutes."""
 
 _TICK_SECONDS = 1.0
 

@@ -5,20 +5,27 @@ The memory has no name (see engine/blocks), so nothing of it can be left behind.
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import tempfile
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from omnireel.engine.connectors.doorway import GREETING_SECONDS, Doorway
+from omnireel.engine.connectors.doorway import GREETING_SECONDS, SEND_SECONDS, Doorway
 from omnireel.engine.link import SocketLink
 from omnireel.engine.message import Kind, StageMessage
 from omnireel.request import Handover
 
 if TYPE_CHECKING:
     from omnireel.engine.connectors.channel import Channel
+
+_PREFIX, _SOCKET = "omnireel-", "stages"
+_NEW_SECONDS = 60.0
+"""A folder younger than this may be one whose process does not listen yet."""
 
 
 class SharedMemoryConnector:
@@ -27,8 +34,9 @@ class SharedMemoryConnector:
     is_local = False
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="omnireel-"))
-        self._path = self._folder / "stages"
+        _sweep()
+        self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        self._path = self._folder / _SOCKET
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(str(self._path))
         listener.listen()
@@ -47,6 +55,20 @@ class SharedMemoryConnector:
         """See `Connector.close`."""
         self._doorway.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _sweep() -> None:
+    """Removes folders of processes that were killed: this user's, not new, at whose socket nobody listens."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
+            state = folder.lstat()
+            if state.st_uid != os.getuid() or time.time() - state.st_mtime < _NEW_SECONDS:
+                continue
+            end.settimeout(1.0)
+            try:
+                end.connect(str(folder / _SOCKET))
+            except ConnectionRefusedError:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +113,7 @@ class SharedMemoryReceiver:
 
 class _SharedWire:
     def __init__(self, end: socket.socket) -> None:
-        self._link = SocketLink(end, send_seconds=GREETING_SECONDS)
+        self._link = SocketLink(end, send_seconds=SEND_SECONDS)
 
     def send(self, part: Handover) -> None:
         self._link.send(StageMessage(kind=Kind.HANDOVER, body=part))

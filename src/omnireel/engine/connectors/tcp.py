@@ -11,15 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from omnireel.engine import stream
-from omnireel.engine.connectors.doorway import GREETING_SECONDS, Doorway
+from omnireel.engine.connectors.doorway import GREETING_SECONDS, SEND_SECONDS, Doorway
 from omnireel.engine.message import Kind, StageMessage
 from omnireel.request import Handover
 
 if TYPE_CHECKING:
     from omnireel.engine.connectors.channel import Channel
-
-SEND_SECONDS = 600.0
-"""How long a receiver may take nothing."""
 
 
 class TcpConnector:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from omnireel.engine.child import Child
 from omnireel.engine.link import LinkClosed, SocketLink
 from omnireel.engine.message import Kind, StageMessage
+from omnireel.engine.runner import bug
 from omnireel.errors import EngineError, OmniReelError, WorkerDied
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ class ProcessExecutor:
         self._facts: Mapping[str, Any] = {}
         # Time that was spent waiting for the worker; what the engine itself took does not count.
         self._silent = self._stuck = self._batch = 0.0
-        self._is_pinged = self._is_loaded = False
+        self._begun: dict[str, float] = {}
+        self._is_pinged = self._is_loaded = self._has_stepped = False
         self._is_killed = threading.Event()
         self._profiles: deque[Future[tuple[Path, ...]]] = deque()
 
@@ -106,9 +108,13 @@ class ProcessExecutor:
             WorkerDied: it ended, hung or took too long; with the last lines that it wrote.
         """
         self._silent = self._stuck = 0.0
-        self._is_pinged = self._is_loaded = False
+        self._is_pinged = self._is_loaded = self._has_stepped = False
         until = time.monotonic() + self._patience.start
-        self._link = self._launch()
+        try:
+            self._link = self._launch()
+        except (OSError, RuntimeError) as error:
+            # No more processes, threads, descriptors or memory now, which may be otherwise in a moment.
+            raise WorkerDied(self._name, f"could not be started: {error}") from error
         try:
             self._send(StageMessage(kind=Kind.LOAD, body=self._spec))
             while (message := self._receive(is_timed=False)) is None or message.kind is not Kind.READY:
@@ -129,22 +135,25 @@ class ProcessExecutor:
         if self._link is None:
             raise EngineError("the executor is not started")
         self._stuck = self._batch = 0.0
+        self._begun.clear()
         under_way: dict[str, Ticket] = {}
         key = tickets[0].workload.batch_key
-        self._run(tickets, under_way)
+        self._run(tickets, under_way, feed)
         while under_way:
             feed.pause()
             if joined := feed.more(key, self._spec.max_batch - len(under_way)):
-                self._run(joined, under_way)
+                self._run(joined, under_way, feed)
             message = self._receive(is_timed=True)
             ticket = None if message is None else under_way.get(_id_of(message))
             if message is None or ticket is None:
                 continue
             ticket.has_begun = True
             if message.kind is Kind.STEP:
+                self._has_stepped = True
                 ticket.emit(message.body)
             elif message.kind in (Kind.DONE, Kind.FAILED):
                 under_way.pop(ticket.request_id)
+                self._begun.pop(ticket.request_id)
                 ticket.withdraw = None
                 feed.done(ticket, message.body)
             # Else a whole clip stays in memory while the next one is waited for.
@@ -191,15 +200,34 @@ class ProcessExecutor:
         if not link.close(self._patience.close):
             logger.warning("worker %s did not end in %g s and was killed", self._name, self._patience.close)
 
-    def _run(self, tickets: Sequence[Ticket], under_way: dict[str, Ticket]) -> None:
+    def _run(self, tickets: Sequence[Ticket], under_way: dict[str, Ticket], feed: Feed) -> None:
         now = time.monotonic()
-        under_way.update({ticket.request_id: ticket for ticket in tickets})
         body = [(ticket.workload, ticket.timeout_seconds, now - ticket.queued_at) for ticket in tickets]
-        self._send(StageMessage(kind=Kind.RUN, body=body))
+        try:
+            self._send(StageMessage(kind=Kind.RUN, body=body))
+        except (TypeError, ValueError, RecursionError, MemoryError) as error:
+            if len(tickets) == 1:
+                feed.done(tickets[0], self._unsent(tickets[0], error))
+                return
+            # Whose fault it is comes out when each is sent alone.
+            for ticket in tickets:
+                self._run([ticket], under_way, feed)
+            return
+        under_way.update({ticket.request_id: ticket for ticket in tickets})
+        self._begun.update({ticket.request_id: self._batch for ticket in tickets})
         for ticket in tickets:
             ticket.withdraw = self._cancel
             if ticket.is_cancelled:
                 self._cancel(ticket)
+
+    def _unsent(self, ticket: Ticket, error: Exception) -> OmniReelError:
+        """What the caller is told of a request that could not be put into a message."""
+        where = "hand-over to its worker"
+        out_of_memory = self._spec.context.platform.out_of_memory(error, where, self._spec.device_index)
+        if out_of_memory is not None:
+            return out_of_memory
+        logger.error("request %s cannot be sent to its worker", ticket.request_id, exc_info=error)
+        return bug(ticket.request_id, where, error)
 
     def _cancel(self, ticket: Ticket) -> None:
         link = self._link
@@ -229,7 +257,9 @@ class ProcessExecutor:
         seconds = min(time.monotonic() - start, 2 * tick) if waited_seconds is None else waited_seconds
         if is_timed:
             self._batch += seconds
-            if self._patience.batch is not None and self._batch > self._patience.batch:
+            # Since the oldest of those that run: others may join them for as long as there are any.
+            oldest = min(self._begun.values(), default=self._batch)
+            if self._patience.batch is not None and self._batch - oldest > self._patience.batch:
                 raise self._died(f"did not end its batch in {self._patience.batch:g} s")
         if message is None:
             self._waited(seconds, is_timed=is_timed)
@@ -261,11 +291,20 @@ class ProcessExecutor:
         limit = self._patience.silent if self._is_loaded else max(self._patience.silent, LOADING_SILENT_SECONDS)
         if self._silent > limit:
             raise self._died(f"gave no sign of life for {limit:g} s")
-        if self._patience.step is not None and self._stuck > self._patience.step:
-            raise self._died(f"made no progress for {self._patience.step:g} s")
+        step = self._step_limit
+        if step is not None and self._stuck > step:
+            raise self._died(f"made no progress for {step:g} s")
         if self._silent > self._patience.silent / 3 and not self._is_pinged:
             self._is_pinged = True
             self._send(StageMessage(kind=Kind.PING))
+
+    @property
+    def _step_limit(self) -> float | None:
+        """How long there may be no progress. What a model compiles it compiles in its first step, as if it still loaded."""
+        step, context = self._patience.step, self._spec.context
+        if step is None or self._has_stepped or not context.acceleration.is_on("compile_blocks", context.platform.name):
+            return step
+        return max(step, self._patience.start)
 
     def _died(self, how: str, *, is_hung: bool = True) -> WorkerDied:
         """Ends what is left of the worker; the error that tells of it."""
