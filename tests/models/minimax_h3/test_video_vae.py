@@ -14,7 +14,9 @@ from tests.support.mini import MINI
 from omnireel.acceleration import compile_blocks
 from omnireel.attention import AttentionBackend, AttentionConfig, select_backend
 from omnireel.errors import BadCheckpoint
-from omnireel.models.minimax_h3.video_vae import HALF_TOLERANCE, PIXEL_MEAN, PIXEL_STD, VideoVae
+from omnireel.layers.kernels import TRACEABLE
+from omnireel.models.minimax_h3.frame_encoder import FrameEncoder
+from omnireel.models.minimax_h3.video_vae import HALF_TOLERANCE, PIXEL_MEAN, PIXEL_STD, VideoVae, _half_encoder
 
 
 def select(role: str, category: str, head_dim: int) -> AttentionBackend:
@@ -119,6 +121,28 @@ def test_half_precision_that_overflows_is_done_again_in_float32(vae, caplog):
     pixels = torch.randint(256, (1, 3, 5, 32, 32), dtype=torch.uint8)
     assert torch.equal(half._moments(pixels), vae._moments(pixels))
     assert "overflows in half precision" in caplog.text
+
+
+@torch.inference_mode()
+def test_one_pass_between_convolutions_encodes_as_near_in_half_precision(vae):
+    pixels = torch.randn(1, 3, 5, 32, 48, generator=torch.Generator().manual_seed(1))
+    encoder = vae._vae.encoder
+    exact = encoder(pixels)
+    errors = []
+    for has_passes in (False, True):
+        half = _half_encoder(encoder, has_passes)
+        assert isinstance(half, FrameEncoder) is has_passes
+        assert half.dtype is torch.float16
+        errors.append(((half(pixels.half()).float() - exact).norm() / exact.norm()).item())
+    assert 0 < errors[1] < max(2 * errors[0], 1e-3)
+
+
+@torch.inference_mode()
+def test_other_kernels_are_those_of_the_decoder(vae):
+    other = VideoVae(MINI / "vae", device=torch.device("cpu"), is_mixed=False, select=select, kernels=TRACEABLE)
+    assert other._vae.decoder.kernels is TRACEABLE
+    latents = torch.randn(1, 24, 7, 2, 4, generator=torch.Generator().manual_seed(1))
+    assert np.abs(other.decode(latents).astype(int) - vae.decode(latents).astype(int)).max() <= 1
 
 
 @torch.inference_mode()
