@@ -24,6 +24,7 @@ from omnireel.attention.backends import rainfusion_attn
 from omnireel.attention.backends.torch_sdpa import attend
 from omnireel.attention.options import BlockSparseSpec
 from omnireel.errors import BadCheckpoint, BadSetting, NonFinite
+from omnireel.layers import PLAIN
 from omnireel.models.discover import admit, find_checkpoint, load_pipeline
 from omnireel.models.minimax_h3 import pipeline as pipeline_file
 from omnireel.models.minimax_h3 import video_vae as video_vae_file
@@ -246,6 +247,19 @@ def test_a_second_request_of_the_same_schedule_makes_no_table(pipeline):
     made = tables.num_made
     run(pipeline, seed=5, height=64, num_frames=124)
     assert tables.num_made == made
+
+
+@pytest.mark.parametrize(("switch", "is_warm"), [("fused_kernels", True), ("cuda_graphs", False)])
+def test_what_is_compiled_when_first_used_is_warmed_up(monkeypatch, switch, is_warm):
+    warmed: list[Any] = []
+    monkeypatch.setattr(pipeline_file.MiniMaxH3Pipeline, "warm_up", lambda made: warmed.append(made))
+    monkeypatch.setattr(pipeline_file, "denoiser_kernels", lambda context: PLAIN)
+    monkeypatch.setattr(pipeline_file, "vae_kernels", lambda context: PLAIN)
+    monkeypatch.setattr(pipeline_file, "evaluations", lambda transformers, context, index: {})
+    said: dict[str, Any] = {switch: "on"}
+    speed = Acceleration(warm_up=True, **said)
+    load_pipeline(dataclasses.replace(context(), acceleration=speed))
+    assert bool(warmed) is is_warm
 
 
 def test_a_decoder_alone_can_be_compiled(monkeypatch, pipeline):

@@ -57,6 +57,9 @@ PREVIEW_LATENT_FRAMES = 7
 _BLOCK_PATHS = ("transformer_blocks",)
 """The blocks that are compiled. Those of the refiner run once a request and over few rows."""
 
+_COMPILED = ("compile_blocks", "compile_vae", "fused_kernels")
+"""Switches of what is compiled when it is first used."""
+
 _BLOCK_WEIGHTS = ("transformer_blocks.0.attn.to_q.weight", "blocks.0.attn.qkv_proj.weight")
 """The tensor whose stored type is the type of the stream, under either name."""
 
@@ -178,7 +181,7 @@ class MiniMaxH3Pipeline:
             digest=weights_digest(parts),
             context=context,
         )
-        if speed.warm_up and (context.has("compile_blocks") or context.has("compile_vae")):
+        if speed.warm_up and any(map(context.has, _COMPILED)):
             made.warm_up()
         return made
 
