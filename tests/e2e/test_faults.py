@@ -84,7 +84,7 @@ def digest_of(result: GenerationResult) -> str:
 
 
 def pids(engine: Engine) -> list[int]:
-    return [replica.pid for replica in engine.health.replicas if replica.pid is not None]
+    return [pid for replica in engine.health.replicas for pid in replica.pids]
 
 
 @pytest.fixture
@@ -183,7 +183,10 @@ class Trials:
         ("toy", {}, 0.4),
         ("toy", {"num_replicas": 2, "rerun_interrupted": True}, 0.3),
         ("toy", {"max_num_seqs": 4, "step_execution": True}, 0.2),
+        ("toy", {"ulysses_degree": 3}, 0.3),
+        ("toy", {"ulysses_degree": 2, "num_replicas": 2, "rerun_interrupted": True}, 0.2),
         ("mini-h3", {}, 0.1),
+        ("mini-h3", {"ulysses_degree": 2}, 0.05),
     ],
 )
 def test_trials(nothing_left, tmp_path, name, flags, share):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
-from tests.support.processes import alive, children, shared_names
+from tests.support.processes import alive, children, shared_names, until
 from tests.support.servers import digests, running
 
 import omnireel.errors
@@ -49,6 +51,40 @@ def test_the_command_makes_the_same_clip_with_two_ranks(tmp_path):
     assert np.abs(one - two).mean() < 0.05
 
 
+@pytest.mark.gpus(2)
+def test_two_cards_make_the_latents_of_one():
+    sampling = DiffusionSamplingParams(
+        seed=3, height=64, width=64, num_frames=96, num_inference_steps=3, output_type="latent"
+    )
+    found = []
+    for degree in (1, 2):
+        with Omni("mini-h3", device="cuda", dtype="float32", ulysses_degree=degree) as omni:
+            found.append(omni.generate("a red ball", sampling)[0].latents)
+    one, two = found
+    assert one is not None
+    assert two is not None
+    for name, theirs in one.items():
+        assert np.abs(two[name] - theirs).max() < 1e-3 * np.abs(theirs).max()
+
+
+def test_ranks_end_with_their_engine_however_that_ends(tmp_path):
+    source = str(Path(omnireel.errors.__file__).parents[1])
+    slow = json.dumps({"step_seconds": 0.2})
+    front = subprocess.Popen(
+        [sys.executable, "-m", "omnireel.cli", "generate", "a kite", "--model", "toy", "--usp", "2", "--extra-args", slow,
+         "--num-inference-steps", "200"],
+        cwd=tmp_path, env={"HOME": str(tmp_path), "PATH": os.defpath, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    until(lambda: len(children(front.pid)) >= 2)
+    ranks = children(front.pid)
+    time.sleep(4)
+    front.kill()
+    front.wait()
+    until(lambda: not [pid for pid in ranks if alive(pid)], 10)
+    assert not list(tmp_path.glob("*.mp4"))
+
+
 def test_a_degree_that_does_not_fit_ends_before_anything_loads(tmp_path):
     code, _, err = command(tmp_path, "generate", "a ball", "--ulysses-degree", "3")
     assert code == 3
@@ -57,7 +93,7 @@ def test_a_degree_that_does_not_fit_ends_before_anything_loads(tmp_path):
 
 def test_python_and_a_server_with_a_deploy_file_do_too(tmp_path):
     before = children(), shared_names()
-    with Omni("toy", ulysses_degree=3, device="cpu") as omni:
+    with Omni("toy", ulysses_degree=2, device="cpu") as omni:
         sampling = DiffusionSamplingParams(seed=1, num_frames=3, height=16, width=16)
         (result,) = omni.generate("a kite", sampling)
     assert result.recipe is not None

@@ -144,6 +144,12 @@ def test_too_few_devices_for_the_ranks_are_told(monkeypatch):
     assert raised.value.hint == "each rank of --ulysses-degree takes one"
 
 
+def test_a_torch_without_the_devices_collectives_is_told(monkeypatch):
+    monkeypatch.setattr("torch.distributed.is_backend_available", lambda name: False)
+    with pytest.raises(UnsupportedDevice, match="need gloo for ranks on cpu, have this build of torch has no gloo"):
+        worker_specs(config(ulysses_degree=2))
+
+
 def test_a_rank_is_made_of_its_own_device_and_place():
     spec = worker_specs(config(ulysses_degree=2))[0].of_member(Member(rank=1, size=2, store="x"))
     head, arrays = to_parts(StageMessage(kind=Kind.LOAD, body=spec))

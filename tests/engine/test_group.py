@@ -42,7 +42,7 @@ class Rank:
     def __init__(self, child) -> None:
         ours, theirs = socket.socketpair()
         self.link, self.end = SocketLink(ours, send_seconds=5), SocketLink(theirs, send_seconds=5)
-        self.pid, self.is_killed, self.child = 1, False, child
+        self.pids, self.is_killed, self.child = (1,), False, child
         self.fileno, self.send, self.receive = self.link.fileno, self.link.send, self.link.receive
 
     def says(self, kind, body=None, request_id="") -> None:
@@ -208,7 +208,7 @@ def submitted(engine, prompt="a kite", **values):
 
 
 def rank_pids(engine):
-    return list(engine._lanes[0].executor._link.pids)
+    return list(engine.health.replicas[0].pids)
 
 
 @pytest.mark.slow
@@ -256,7 +256,7 @@ def test_a_rank_that_is_killed_or_stopped_is_replaced_with_all_and_nothing_is_le
     assert (children(), shared_names(), open_files()) == before
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_an_interrupted_request_runs_again_where_that_is_set(start):
     engine = start(ulysses_degree=2, rerun_interrupted=True)
     heard = submitted(engine, extra_args=SLOW, num_inference_steps=20)

@@ -14,6 +14,7 @@ from omnireel.errors import BadSetting, UnsupportedDevice, nearest
 from omnireel.models.discover import find_checkpoint, imported
 from omnireel.models.hub import Hub
 from omnireel.models.protocol import BuildContext, Checkpoint
+from omnireel.parallel.ranks import why_not
 from omnireel.platforms import find_device
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def worker_specs(config: ResolvedConfig) -> tuple[WorkerSpec, ...]:
         raise BadSetting("max_num_seqs", max_batch, str(config.sources["max_num_seqs"]), allowed)
     ranks = num_ranks(config)
     if ranks > 1:
-        _check_ranks(config, context.checkpoint, ranks)
+        _check_ranks(config, context, ranks)
     by_role = config.values["diffusion_attention_config"]
     engine = {
         **({} if by_role is None else {"diffusion_attention_config": by_role}),
@@ -136,9 +137,13 @@ def worker_specs(config: ResolvedConfig) -> tuple[WorkerSpec, ...]:
     )
 
 
-def _check_ranks(config: ResolvedConfig, checkpoint: Checkpoint, ranks: int) -> None:
+def _check_ranks(config: ResolvedConfig, context: BuildContext, ranks: int) -> None:
     """Whether so many can share the model's requests, before anything is loaded."""
+    checkpoint, platform = context.checkpoint, context.platform
     facts, source = checkpoint.facts, str(config.sources["ulysses_degree"])
+    problem = why_not(platform.traits.collectives)
+    if problem:
+        raise UnsupportedDevice(f"{platform.traits.collectives} for ranks on {platform.name}", problem)
     if not facts.shared_heads:
         allowed = f"{facts.name} runs each request in one process; more copies of it are num_replicas"
         raise BadSetting("ulysses_degree", ranks, source, allowed)

@@ -89,14 +89,9 @@ class GroupLink:
         self._lost: int | None = None
 
     @property
-    def pid(self) -> int | None:
-        """The first rank's process."""
-        return self._links[0].pid
-
-    @property
-    def pids(self) -> tuple[int | None, ...]:
-        """Those of all ranks."""
-        return tuple(link.pid for link in self._links)
+    def pids(self) -> tuple[int, ...]:
+        """See `Link.pids`."""
+        return tuple(pid for link in self._links for pid in link.pids)
 
     def send(self, message: StageMessage) -> None:
         """See `Wire.send`; to every rank. Before a request they come together again, where one had left."""
@@ -130,7 +125,7 @@ class GroupLink:
         """See `Link.kill`."""
         if self._silent and self._lost is None:
             self._lost = min(self._silent)
-            logger.error("rank %d of worker %s gives no sign of life", self._lost, self._name)
+            logger.warning("rank %d of worker %s had not answered when it was ended", self._lost, self._name)
         for link in self._links:
             link.kill()
 

@@ -59,8 +59,8 @@ class Link(Wire, Protocol):
     """The engine's end of the way to one worker."""
 
     @property
-    def pid(self) -> int | None:
-        """The worker's process on this machine, the first where it is several; None on another."""
+    def pids(self) -> tuple[int, ...]:
+        """The worker's processes on this machine, that of the first rank first; none where it is on another."""
         ...
 
     def kill(self) -> None:

@@ -50,14 +50,21 @@ class LaneState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaHealth:
-    """One replica as it is now. running: requests that it has; restarts: since the engine's start; problem: why it last died."""
+    """One replica as it is now. pids: its processes on this machine, one a rank; running: requests that it has; restarts: since
+    the engine's start; problem: why it last died.
+    """
 
     name: str
     state: LaneState
-    pid: int | None
+    pids: tuple[int, ...]
     running: int
     restarts: int
     problem: str
+
+    @property
+    def pid(self) -> int | None:
+        """The first of its processes."""
+        return next(iter(self.pids), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +131,7 @@ class Lane:
         return ReplicaHealth(
             name=self.name,
             state=self.state,
-            pid=self.executor.pid,
+            pids=self.executor.pids,
             running=len(self._mine),
             restarts=self._restarts,
             problem=self._problem,

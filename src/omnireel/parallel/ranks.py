@@ -33,6 +33,14 @@ would see, and has to be longer than a rank may have to itself, such as for a pr
 _HOST = "gloo"
 
 
+def why_not(collectives: str) -> str:
+    """Why this build of torch cannot have ranks on devices with these collectives, as the end of a sentence; "" when it can."""
+    if not distributed.is_available():
+        return "this build of torch has no torch.distributed"
+    missing = [name for name in (_HOST, collectives) if not distributed.is_backend_available(name)]
+    return f"this build of torch has no {' and no '.join(missing)}" if missing else ""
+
+
 class Ranks:
     """The group of this process. Called by one thread, but for `abort`.
 

@@ -243,7 +243,7 @@ def test_closing_ends_a_worker_that_hangs(start):
 def test_a_worker_ends_when_its_engine_is_gone():
     one = executor()
     one.start()
-    pid, link = one.pid, one._link
+    (pid,), link = one.pids, one._link
     assert isinstance(link, SubprocessLink)
     assert pid is not None
     # As the kernel does when the engine is killed.
@@ -269,7 +269,7 @@ def test_a_worker_that_cannot_load_says_why(monkeypatch, tmp_path):
     broken = ProcessExecutor(type(spec)(context=context, device_index=0, engine={}), patience=Patience())
     with pytest.raises(BadCheckpoint):
         broken.start()
-    assert broken.pid is None
+    assert broken.pids == ()
 
 
 def test_a_worker_that_dies_while_it_loads_is_told_with_its_last_lines(monkeypatch):

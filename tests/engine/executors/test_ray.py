@@ -146,7 +146,7 @@ def test_cancelling_reaches_an_actor(cluster, start):
 def test_an_actor_ends_when_its_engine_is_gone(cluster):
     one = executor()
     one.start()
-    pid, link = one.pid, one._link
+    (pid,), link = one.pids, one._link
     assert isinstance(link, RayLink)
     assert pid is not None
     assert link._stream is not None
@@ -220,7 +220,7 @@ def test_a_worker_of_another_machine_has_no_process_here(cluster):
     cluster.node = "node-2"
     one = executor()
     one.start()
-    assert one.pid is None
+    assert one.pids == ()
     one.close()
 
 

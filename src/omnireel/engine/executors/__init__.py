@@ -59,8 +59,8 @@ class Executor(Protocol):
         ...
 
     @property
-    def pid(self) -> int | None:
-        """The process that computes, where that is one of this machine and alive."""
+    def pids(self) -> tuple[int, ...]:
+        """The processes that compute, where they are of this machine and alive; that of the first rank first."""
         ...
 
     def facts(self) -> Mapping[str, Any]:

@@ -48,9 +48,9 @@ class InlineExecutor:
         return True
 
     @property
-    def pid(self) -> int | None:
+    def pids(self) -> tuple[int, ...]:
         """This process."""
-        return os.getpid()
+        return (os.getpid(),)
 
     def facts(self) -> Mapping[str, Any]:
         """See `Executor.facts`."""

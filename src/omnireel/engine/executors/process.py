@@ -92,10 +92,10 @@ class ProcessExecutor:
         return self._digest
 
     @property
-    def pid(self) -> int | None:
-        """See `Executor.pid`."""
+    def pids(self) -> tuple[int, ...]:
+        """See `Executor.pids`."""
         link = self._link
-        return None if link is None else link.pid
+        return () if link is None else link.pids
 
     def facts(self) -> Mapping[str, Any]:
         """See `Executor.facts`; the worker told them."""
@@ -333,9 +333,9 @@ class SubprocessLink:
         self._socket = SocketLink(child.socket, send_seconds=SEND_SECONDS)
 
     @property
-    def pid(self) -> int | None:
-        """The worker's process."""
-        return self._child.pid
+    def pids(self) -> tuple[int, ...]:
+        """See `Link.pids`."""
+        return (self._child.pid,)
 
     def fileno(self) -> int:
         """See `SocketLink.fileno`."""

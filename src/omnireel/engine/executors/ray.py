@@ -150,9 +150,9 @@ class RayLink:
         self._tell_lack()
 
     @property
-    def pid(self) -> int | None:
-        """See `Link.pid`."""
-        return self._pid
+    def pids(self) -> tuple[int, ...]:
+        """See `Link.pids`."""
+        return () if self._pid is None else (self._pid,)
 
     def send(self, message: StageMessage) -> None:
         """See `Wire.send`; what is sent before the worker is there waits for it."""
