@@ -252,7 +252,11 @@ def test_a_second_request_of_the_same_schedule_makes_no_table(pipeline):
 @pytest.mark.parametrize(("switch", "is_warm"), [("fused_kernels", True), ("cuda_graphs", False)])
 def test_what_is_compiled_when_first_used_is_warmed_up(monkeypatch, switch, is_warm):
     warmed: list[Any] = []
-    monkeypatch.setattr(pipeline_file.MiniMaxH3Pipeline, "warm_up", lambda made: warmed.append(made))
+
+    def warm_up(made):
+        warmed.append(made)
+
+    monkeypatch.setattr(pipeline_file.MiniMaxH3Pipeline, "warm_up", warm_up)
     monkeypatch.setattr(pipeline_file, "denoiser_kernels", lambda context: PLAIN)
     monkeypatch.setattr(pipeline_file, "vae_kernels", lambda context: PLAIN)
     monkeypatch.setattr(pipeline_file, "evaluations", lambda transformers, context, index: {})
