@@ -95,6 +95,27 @@ def test_each_rank_is_told_which_it_is_and_listens_to_this_machine_alone(ranks):
     assert all(member.child[1]["GLOO_SOCKET_IFNAME"] == "lo" for member in members)
 
 
+def test_a_system_without_room_for_all_ends_those_that_were_started(monkeypatch):
+    made: list[Rank] = []
+
+    def child(name, *_):
+        if len(made) == 2:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return (name,)
+
+    def rank(child):
+        made.append(Rank(child))
+        return made[-1]
+
+    monkeypatch.setattr(module, "SubprocessLink", rank)
+    monkeypatch.setattr(module, "Child", child)
+    before = open_files()
+    with pytest.raises(BlockingIOError):
+        GroupLink(worker_specs(resolve({"model": "toy", "device": "cpu", "ulysses_degree": 3}, {}))[0])
+    assert [one.is_killed for one in made] == [True, True]
+    assert open_files() == before
+
+
 def test_it_is_ready_when_all_are(ranks):
     link, members = ranks
     for member in members[1:]:

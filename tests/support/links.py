@@ -13,7 +13,7 @@ from omnireel.engine.worker import Worker
 class ThreadLink:
     """See `Link`: to a worker that is a thread. It cannot be killed, and ends after a step."""
 
-    pid: int | None = None
+    pids: tuple[int, ...] = ()
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()

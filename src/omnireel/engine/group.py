@@ -64,16 +64,21 @@ class GroupLink:
         if not sys.platform.startswith("linux"):
             raise UnsupportedDevice("Linux, for ranks that compute a request together", sys.platform)
         self._name = spec.name
+        env = {**_LOOPBACK, **{key: value for key, value in environment().items() if key in _LOOPBACK}, **spec.env}
+        self._specs: list[WorkerSpec] = []
+        self._links: list[SubprocessLink] = []
         # Nobody else can open it, and it is gone with the last process, however that ends.
         store = os.memfd_create("omnireel-ranks", 0)
         try:
-            size = len(spec.members)
-            members = [Member(rank=rank, size=size, store=f"/proc/self/fd/{store}") for rank in range(size)]
-            self._specs = [spec.of_member(member) for member in members]
-            env = {**_LOOPBACK, **{key: value for key, value in environment().items() if key in _LOOPBACK}, **spec.env}
-            self._links = [
-                SubprocessLink(Child(f"{spec.name}-{rank}", env, spec.worker_cls, [store])) for rank in range(size)
-            ]
+            for rank in range(len(spec.members)):
+                member = Member(rank=rank, size=len(spec.members), store=f"/proc/self/fd/{store}")
+                self._specs.append(spec.of_member(member))
+                self._links.append(SubprocessLink(Child(f"{spec.name}-{rank}", env, spec.worker_cls, [store])))
+        except BaseException:
+            for link in self._links:
+                link.kill()
+                link.close(1.0)
+            raise
         finally:
             os.close(store)
         self._poll = select.poll()

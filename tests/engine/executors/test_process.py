@@ -414,7 +414,7 @@ def test_a_system_without_room_for_another_process_is_no_bug():
     one = ProcessExecutor(executor()._spec, patience=Patience(), launch=launch)
     with pytest.raises(WorkerDied, match=r"could not be started: .*temporarily unavailable"):
         one.start()
-    assert one.pid is None
+    assert one.pids == ()
 
 
 def send_many(link: SubprocessLink, message: StageMessage) -> None:
