@@ -124,7 +124,7 @@ def test_a_part_needs_its_value(omnireel, flag):
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["--ring", "2"], "ring_degree = 2 (from flag --ring-degree) is not available: it needs ring attention"),
+        (["--ring", "2"], "ring_degree = 2 (from flag --ring-degree) is not available for stage 0 (diffusion)"),
         (["--usp", "2", "--sequence-parallel-size", "4"], "ulysses_degree x ring_degree x allgather_degree is 2"),
         (["--usp", "2", "--worker-backend", "uni"], "its ranks are worker processes of this machine"),
         (["--parallel-config.tensor-parallel-size", "2"], "tensor_parallel_size = 2 (from flag --parallel-config"),

@@ -108,6 +108,11 @@ def test_a_prompt_may_look_like_anything(trial, argv, words):
         (["try", "--num-frame", "1"], "unknown flag --num-frame", "did you mean --num-frames?"),
         (["try", "--num"], "unknown flag --num", "did you mean --num-frames?"),
         (["try", "--frames", "1"], "unknown flag --frames", "did you mean --num-frames?"),
+        (
+            ["try", "--stage-x-dtype", "a"],
+            "unknown flag --stage-x-dtype",
+            "a setting of one stage is --stage-N-NAME, with its number N",
+        ),
         (["try", "-z"], "unknown flag -z", "see omnireel try --help"),
         (["try", "--num-frames"], "--num-frames: expected one argument", "see omnireel try --help"),
         (["try", "--num-frames", "--json"], "--num-frames: expected one argument", "see omnireel try --help"),

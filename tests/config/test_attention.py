@@ -24,10 +24,11 @@ def test_texts_objects_nested_and_dotted_roles_mean_the_same():
         ({"default": 3}, "default must name a backend"),
         ({"default": {}}, "default must name a backend"),
         ({"default": {"backend": 3}}, "default.backend must be the name"),
-        ({"default": {"backend": "a", "cross": "b"}}, "that is ambiguous"),
+        ({"default": {"backend": "a", "cross": "b"}}, "default has cross, and its keys are backend"),
+        ({"default": {"bakcend": "a"}}, "; did you mean backend by bakcend"),
         ({"per_role": 3}, "per_role must be an object"),
         ({"per_role": {"cross": {}}}, "per_role.cross is empty"),
-        ({"per_role": {"cross": {"backend": "a", "text": "b"}}}, "per_role.cross has the keys text beside backend"),
+        ({"per_role": {"cross": {"backend": "a", "text": "b"}}}, "per_role.cross has text, and its keys are backend"),
         ({"per_role": {"cross": 3}}, "per_role.cross must name a backend"),
         ({"default": {"quant": {}}}, "default.backend must be the name"),
         (
@@ -47,7 +48,7 @@ def test_texts_objects_nested_and_dotted_roles_mean_the_same():
             {"per_role": {"a": {"backend": "RAINFUSION_ATTN", "block_sparse": {"skip_layers": 3}}}},
             "per_role.a.block_sparse",
         ),
-        ({"per_role": {"cross": {"quant": {}, "text": "b"}}}, "per_role.cross has the keys text beside backend"),
+        ({"per_role": {"cross": {"quant": {}, "text": "b"}}}, "per_role.cross has text, and its keys are backend"),
     ],
 )
 def test_anything_else_is_refused_when_settings_are_resolved(written, words):

@@ -65,7 +65,7 @@ def test_an_empty_file_says_nothing(tmp_path, text):
     [
         ("a: [1\nb: 2\n", "deploy.yaml:2: the deploy file is no YAML"),
         ("- a\n", "it must hold a mapping"),
-        ("dtype: auto\ndtype: float32\n", "it stands twice"),
+        ("dtype: auto\ndtype: float32\n", "the same name stands in line 1 already"),
         ("stages: 3\n", "it must be a list of stages"),
         ("stages:\n- 3\n", "it must be a mapping of settings"),
         ("stages:\n- stage_id: x\n", "it must be a whole number"),
@@ -102,5 +102,10 @@ def test_a_file_that_is_not_there_is_told(tmp_path):
 def test_a_key_that_stands_twice_names_both_lines(tmp_path):
     with pytest.raises(BadSetting) as caught:
         read(tmp_path, "dtype: auto\nseed: 1\ndtype: float32\n")
-    assert "deploy.yaml:1" in caught.value.message
-    assert "again in line 3" in caught.value.message
+    assert "deploy.yaml:3" in caught.value.message
+    assert "in line 1 already" in caught.value.message
+
+
+def test_the_line_of_a_mapping_is_that_of_its_name(tmp_path):
+    found = read(tmp_path, "a: 1\ncache_config:\n  b: 2\nlist:\n\n- c\n")
+    assert [str(item.source).rpartition(":")[2] for item in found.wide] == ["1", "2", "4"]

@@ -419,3 +419,11 @@ def test_two_settings_that_cannot_go_together_say_where_they_came_from():
         resolve(flags, {})
     assert "from flag --diffusion-attention-backend" in caught.value.message
     assert "both name the default backend" in caught.value.message
+
+
+def test_a_problem_is_told_once_although_it_is_met_for_every_stage(tmp_path):
+    path = tmp_path / "deploy.yaml"
+    path.write_text("num_replicas: 0\nmax_queue: lots\ndevice: 3\n")
+    problems: list[OmniReelError] = []
+    resolve({"deploy_config": path}, {}, topology=pipeline(), on_problem=problems.append)
+    assert [problem.details["name"] for problem in problems] == ["num_replicas", "max_queue", "device"]

@@ -47,3 +47,10 @@ def test_a_prompt_that_is_read_whole_is_not_handed_over_in_parts():
     assert "stage 1 (generate) cannot begin before its input is complete" in caught.value.message
     assert "reads the whole prompt at once" in caught.value.message
     assert "without it" in caught.value.hint
+
+
+@pytest.mark.parametrize("env", [{"": "x"}, {"A=B": "x"}, {"A": ["x"]}, {"A": None}, {"A": "x\0y"}])
+def test_what_no_process_takes_as_a_variable_is_refused(env):
+    with pytest.raises(BadSetting, match="env") as told:
+        resolve({"env": env}, {})
+    assert "['x']" not in told.value.message

@@ -13,6 +13,8 @@ def two_values(item: Setting):  # noqa: PLR0911  a case for each kind
     """Two allowed values that differ from each other and, where that can be, from the default."""
     if item.name == "diffusion_attention_config":
         return {"default": {"backend": "A"}}, {"default": {"backend": "B"}}
+    if item.name == "env":
+        return {"A": "1"}, {"B": 2}
     if item.name == "worker_cls":
         return "one.Worker", "two.Worker"
     if item.kind is bool:

@@ -197,6 +197,9 @@ def _children(parser: argparse.ArgumentParser) -> Mapping[str, argparse.Argument
 
 def _unknown(kind: str, name: str, valid: Mapping[str, Any], parser: argparse.ArgumentParser) -> ClientError:
     close = _meant(name, valid)
+    if name.startswith("--stage-") and not (close or "").startswith("--stage-"):
+        # One with a number is no unknown flag, whatever its setting.
+        return ClientError(f"unknown {kind} {name}", hint="a setting of one stage is --stage-N-NAME, with its number N")
     return ClientError(
         f"unknown {kind} {name}", hint=f"did you mean {close}?" if close else f"see {parser.prog} --help"
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from omnireel.attention.options import AttnQuantSpec, BlockSparseSpec, SkipSoftmaxSpec
 from omnireel.attention.spec import AttentionConfig, AttentionSpec
+from omnireel.errors import nearest
 
 _OPTIONS: Mapping[str, type[Any]] = {
     "skip_softmax": SkipSoftmaxSpec, "quant": AttnQuantSpec, "block_sparse": BlockSparseSpec,
@@ -53,7 +54,10 @@ def _spec(where: str, value: Any) -> AttentionSpec:
         raise ValueError(f"{where} must name a backend, or be an object with the key backend")
     other = sorted(set(value) - set(_SPEC_KEYS))
     if other:
-        raise ValueError(f"{where} has the keys {', '.join(map(str, other))} beside backend; that is ambiguous")
+        close = nearest(str(other[0]), _SPEC_KEYS)
+        meant = f"; did you mean {close} by {other[0]}?" if close else ""
+        names = ", ".join(map(str, other))
+        raise ValueError(f"{where} has {names}, and its keys are {', '.join(_SPEC_KEYS)}{meant}")
     if not isinstance(value.get("backend"), str):
         raise ValueError(f"{where}.backend must be the name of a backend")
     options = {name: _option(f"{where}.{name}", kind, value[name]) for name, kind in _OPTIONS.items() if name in value}

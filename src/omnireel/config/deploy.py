@@ -143,7 +143,8 @@ def _plain(loader: yaml.SafeLoader, node: yaml.Node, keys: Keys, lines: dict[Key
     found: dict[str, Any] = {}
     for key, value in node.value:
         name = str(loader.construct_object(key))
-        lines[*keys, name] = value.start_mark.line + 1
+        # Of the key: a mapping's or a list's own line is that of its first entry.
+        lines[*keys, name] = key.start_mark.line + 1
         found[name] = _plain(loader, value, (*keys, name), lines, path)
     return found
 
@@ -151,12 +152,12 @@ def _plain(loader: yaml.SafeLoader, node: yaml.Node, keys: Keys, lines: dict[Key
 def _check_keys(loader: yaml.SafeLoader, node: yaml.MappingNode, path: Path) -> None:
     """Raises where a key stands twice. Keys of a mapping that aliases share may have been merged into it before."""
     first: dict[Any, int] = {}
-    for key, _ in node.value:
+    for key, value in node.value:
         line = key.start_mark.line + 1
         if not isinstance(key, yaml.ScalarNode):
             raise BadSetting("key", key.id, f"deploy {path}:{line}", "the name of a setting must be a word")
         is_own = node.start_mark.index <= key.start_mark.index < node.end_mark.index
         if is_own and first.setdefault(key.value, line) != line:
-            raise BadSetting(
-                key.value, key.value, f"deploy {path}:{first[key.value]}", f"it stands twice, again in line {line}"
-            )
+            again = value.value if isinstance(value, yaml.ScalarNode) else f"a {value.id}"
+            allowed = f"the same name stands in line {first[key.value]} already"
+            raise BadSetting(key.value, again, f"deploy {path}:{line}", allowed)

@@ -103,8 +103,8 @@ def resolve(
         Incompatible: two values cannot go together.
         SetupError: the deploy file cannot be read.
     """
-    config = merge(flags, environ, topology=topology, platform=platform, on_problem=on_problem)
-    report = on_problem or _raise
+    report = _once(on_problem or _raise)
+    config = merge(flags, environ, topology=topology, platform=platform, on_problem=report)
     for missing in _missing(config):
         report(missing)
     for stage in config.stages:
@@ -139,7 +139,7 @@ def merge(
     on_problem: OnProblem | None = None,
 ) -> ResolvedConfig:
     """`resolve` without asking whether what was said exists and goes together."""
-    layers = _Layers(on_problem or _raise, flags, environ)
+    layers = _Layers(_once(on_problem or _raise), flags, environ)
     values, sources = layers.of_all()
     stages = topology if isinstance(topology, Topology) else _told(topology, values, sources, layers.report)
     layers.check_stages(stages)
@@ -370,6 +370,18 @@ def _told(of: TopologyOf, values: Mapping[str, Any], sources: Mapping[str, Sourc
     except ValueError as error:
         report(BadSetting("pipeline", values["pipeline"], str(sources["pipeline"]), str(error)))
         return SINGLE_DIFFUSION
+
+
+def _once(report: OnProblem) -> OnProblem:
+    """Each problem only the first time: what is said of all is looked at for the pipeline, and again for each stage."""
+    told: set[str] = set()
+
+    def once(error: OmniReelError) -> None:
+        if error.message not in told:
+            told.add(error.message)
+            report(error)
+
+    return once
 
 
 def _raise(error: OmniReelError) -> None:

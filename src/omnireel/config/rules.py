@@ -49,6 +49,15 @@ def check_values(
         if name is not None and ("." not in name or not all(part.isidentifier() for part in name.split("."))):
             source = str(stage.sources["worker_cls"])
             report(BadSetting("worker_cls", name, source, "it must be package.module.Class of an installed package"))
+        for variable, value in (stage.process.env or {}).items():
+            if (
+                not variable
+                or "=" in variable
+                or "\0" in f"{variable}{value}"
+                or not isinstance(value, str | int | float)
+            ):
+                allowed = f"{variable!r} must be a name without = that has a text or a number"
+                report(BadSetting("env", "***", str(stage.sources["env"]), allowed))
     if not values["async_chunk"]:
         return
     if len(stages) == 1:
@@ -74,7 +83,8 @@ def check_degrees(stage: StageConfig, report: Callable[[OmniReelError], None]) -
     said, product = stage.parallel.sequence_parallel_size, stage.parallel.num_ranks
     if said not in (None, product):
         allowed = f"ulysses_degree x ring_degree x allgather_degree is {product}"
-        report(BadSetting("sequence_parallel_size", said, str(stage.sources["sequence_parallel_size"]), allowed))
+        source, hint = str(stage.sources["sequence_parallel_size"]), "leave it out; it is only compared with them"
+        report(BadSetting("sequence_parallel_size", said, source, allowed, hint=hint))
 
 
 def _said(name: str, value: Any, rule: str) -> Said:

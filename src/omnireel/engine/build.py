@@ -176,13 +176,7 @@ def _speed(context: BuildContext) -> dict[str, str]:
 
 def _variables(config: ResolvedConfig) -> dict[str, str]:
     """`env` as a process takes it."""
-    found: dict[str, str] = {}
-    for name, value in (config.process.env or {}).items():
-        if not name or "=" in name or "\0" in f"{name}{value}" or not isinstance(value, str | int | float):
-            allowed = f"{name!r} must be a name without = that has a text or a number"
-            raise BadSetting("env", "***", str(config.sources["env"]), allowed)
-        found[name] = str(value)
-    return found
+    return {name: str(value) for name, value in (config.process.env or {}).items()}
 
 
 def _indices(config: ResolvedConfig, platform: Platform, first: int) -> list[int]:
