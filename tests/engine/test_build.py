@@ -106,6 +106,22 @@ def test_a_batch_that_the_model_does_not_take_is_refused():
         worker_specs(config(model="mini-h3", max_num_seqs=2))
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"step_execution": True}, "step_execution (from flag --step-execution) changes nothing: max_num_seqs is 1"),
+        ({"model": "mini-h3", "step_execution": True}, "minimax_h3 takes one request a step"),
+        ({"request_batch_max_wait_ms": 5}, "request_batch_max_wait_ms (from"),
+        ({"step_execution": True, "max_num_seqs": 2}, ""),
+        ({}, ""),
+    ],
+)
+def test_settings_of_batches_that_change_nothing_are_told(caplog, flags, words):
+    worker_specs(config(**flags))
+    assert words in caplog.text
+    assert bool(caplog.records) == bool(words)
+
+
 def test_variables_of_a_process_are_texts():
     found = worker_specs(config(env={"OMP_NUM_THREADS": 2, "MARK": "a b"}))[0].env
     assert found == {"OMP_NUM_THREADS": "2", "MARK": "a b"}

@@ -10,6 +10,7 @@ import time
 import weakref
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -30,7 +31,7 @@ from omnireel.media import encode
 from omnireel.media.recipe import read_recipe
 from omnireel.models.discover import admit
 from omnireel.models.toy.pipeline import ToyPipeline
-from omnireel.request import MediaFacts, MediaInput, MediaKind, MediaPlan, MediaRef, OutputSpec
+from omnireel.request import MediaFacts, MediaInput, MediaKind, MediaPlan, MediaRef, OutputSpec, StepEvent
 
 
 def submitted(engine, prompt="a kite", **values):
@@ -602,3 +603,29 @@ def test_closing_is_bounded_while_a_listener_hangs(monkeypatch, start):
     assert is_closed
     assert isinstance(heard.error(), Cancelled)
     assert all(lane.join(10) for lane in engine._lanes)
+
+
+@pytest.mark.slow
+def test_mini_h3_steps_one_request_at_a_time_also_between_steps_and_its_clips_are_those_alone(start):
+    """Until a batch of it is measured better; what `step_execution` says of it is then what it does."""
+    engine = start(model="mini-h3", step_execution=True, num_threads=1)
+    asked: dict[str, Any] = {"height": 64, "width": 64, "num_frames": 96, "num_inference_steps": 3}
+    alone = [_digests(submitted(engine, seed=seed, **asked)) for seed in (1, 2)]
+    order: list[str] = []
+    both = [Heard(), Heard()]
+    for seed, heard in zip((1, 2), both, strict=True):
+
+        def listen(event, heard=heard):
+            order.append(event.request_id if isinstance(event, StepEvent) else "")
+            heard(event)
+
+        engine.submit(request(seed=seed, **asked), listen)
+    assert [_digests(heard) for heard in both] == alone
+    steps = [name for name in order if name]
+    assert steps[0] == steps[1] != steps[2] == steps[3]
+
+
+def _digests(heard):
+    recipe = heard.result().recipe
+    assert recipe is not None
+    return recipe.frames_digest, recipe.wave_digest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,8 +20,11 @@ from omnireel.platforms import find_device
 
 if TYPE_CHECKING:
     from omnireel.config import ResolvedConfig
+    from omnireel.models.protocol import ModelFacts
     from omnireel.parallel import Member
     from omnireel.platforms import Platform
+
+logger = logging.getLogger(__name__)
 
 
 def build_context(config: ResolvedConfig) -> tuple[BuildContext, int]:
@@ -105,6 +109,8 @@ def worker_specs(config: ResolvedConfig) -> tuple[WorkerSpec, ...]:
     if max_batch > facts.max_batch:
         allowed = f"{facts.name} takes {facts.max_batch} a step"
         raise BadSetting("max_num_seqs", max_batch, str(config.sources["max_num_seqs"]), allowed)
+    if max_batch == 1:
+        _tell_alone(config, facts)
     ranks = num_ranks(config)
     if ranks > 1:
         _check_ranks(config, context, ranks)
@@ -135,6 +141,15 @@ def worker_specs(config: ResolvedConfig) -> tuple[WorkerSpec, ...]:
         )
         for rank in range(len(indices) // ranks)
     )
+
+
+def _tell_alone(config: ResolvedConfig, facts: ModelFacts) -> None:
+    """Settings of batches change nothing where there are none; scripts of other servers have them for any model."""
+    why = f"{facts.name} takes one request a step" if facts.max_batch == 1 else "max_num_seqs is 1"
+    stage = config.stages[0]
+    for name in ("step_execution", "request_batch_max_wait_ms"):
+        if stage.values.get(name):
+            logger.warning("%s (from %s) changes nothing: %s", name, stage.sources[name], why)
 
 
 def _check_ranks(config: ResolvedConfig, context: BuildContext, ranks: int) -> None:
