@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.h3_step import RELEASED, SHAPES, TINY, build, make_inputs, our_step, random_weights, relative_error
 
+from omnireel.layers.kernels import fused
 from omnireel.parallel import Member, Ranks
 
 CONFIGS = {"released": RELEASED, "tiny": TINY}
@@ -39,6 +40,7 @@ def main() -> None:
     parser.add_argument("--config", choices=sorted(CONFIGS), default="released")
     parser.add_argument("--device", default="cuda", help="kind of device")
     parser.add_argument("--backend", default="CUDNN_ATTN", help="attention backend")
+    parser.add_argument("--fused", action="store_true", help="fused kernels between the matrix products")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--limit-seconds", type=float, default=300.0, help="time that one degree may take")
     parser.add_argument("--output", type=Path, default=Path("h3_ranks.json"))
@@ -67,6 +69,7 @@ def run(arguments: argparse.Namespace, degree: int, folder: Path) -> list[dict[s
     store = os.memfd_create("ranks", 0)
     command = [sys.executable, __file__, "--config", arguments.config, "--device", arguments.device]
     command += ["--backend", arguments.backend, "--repeats", str(arguments.repeats), "--folder", str(folder)]
+    command += ["--fused"] if arguments.fused else []
     env = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo", **os.environ}
     ranks = [
         subprocess.Popen(
@@ -95,6 +98,9 @@ def be_a_rank(arguments: argparse.Namespace) -> None:
         torch.cuda.set_device(device)
     config, cases = CONFIGS[arguments.config], []
     model = build(config, kind, arguments.backend, torch.bfloat16, random_weights(config, kind))
+    if arguments.fused:
+        model.kernels = fused()
+        model.pack_projections()
     member = Member(rank=rank, size=size, store=f"/proc/self/fd/{arguments.store}")
     ranks = Ranks(member, device=device, collectives="nccl" if kind == "cuda" else "gloo")
     ranks.join()

@@ -19,6 +19,15 @@ def test_on_and_off_are_said_and_auto_is_the_table(switch, place):
 
 
 @pytest.mark.parametrize("switch", AUTO)
+def test_of_several_ranks_auto_leaves_out_what_was_not_run_over_them(switch):
+    for place in AUTO[switch]:
+        alone = Acceleration().is_on(switch, *place.split())
+        assert Acceleration(is_shared=True).is_on(switch, *place.split()) == (alone and switch == "modulation_tables")
+    asked: dict[str, Any] = {switch: "on"}
+    assert Acceleration(is_shared=True, **asked).is_on(switch, "cuda", "9.0")
+
+
+@pytest.mark.parametrize("switch", AUTO)
 @pytest.mark.parametrize("place", [("cuda", "8.0"), ("cuda", "10.0"), ("cuda", ""), ("rocm", "gfx942")])
 def test_what_was_not_measured_on_an_architecture_is_off_there(switch, place):
     told = Acceleration().verdict(switch, *place)

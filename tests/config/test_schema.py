@@ -28,7 +28,7 @@ def test_a_value_of_its_type_is_one_that_is_taken(name):
     kinds = found["type"] if isinstance(found["type"], list) else [found["type"]]
     assert isinstance(value, TYPES[kinds[0]])
     assert ("null" in kinds) == engine_settings()[name].is_optional
-    beside = {"ulysses_degree": value} if name == "sequence_parallel_size" else {}
+    beside = {"ulysses_degree": value} if name in ("sequence_parallel_size", "vae_patch_parallel_size") else {}
     assert resolve({name: value, **beside}, {}).values[name] is not None
     if "enum" in found:
         assert value in found["enum"]

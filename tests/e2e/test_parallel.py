@@ -41,7 +41,8 @@ def command(folder, *argv):
 
 def test_the_command_makes_the_same_clip_with_two_ranks(tmp_path):
     for degree, name in (("1", "one.mp4"), ("2", "two.mp4")):
-        code, _, err = command(tmp_path, "generate", "a red ball", *SMALL, "--usp", degree, "-o", name)
+        degrees = ("--usp", degree, "--vae-patch-parallel-size", degree)
+        code, _, err = command(tmp_path, "generate", "a red ball", *SMALL, *degrees, "-o", name)
         assert code == 0, err
     recipes = [read_recipe(tmp_path / name) for name in ("one.mp4", "two.mp4")]
     assert [recipe.engine.get("ulysses_degree") for recipe in recipes] == [None, 2]

@@ -13,13 +13,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.support.engines import Heard, TakingFeed, ticket
+from tests.support.ranks import together
 
 from omnireel.engine import runner
 from omnireel.engine.connectors.channel import Channel
 from omnireel.engine.connectors.memory import MemoryConnector
 from omnireel.engine.runner import Runner
 from omnireel.engine.ticket import Ticket
-from omnireel.errors import Cancelled, ConnectorLost, DeadlineExceeded, EngineError, InvalidRequest, OutOfMemory
+from omnireel.errors import (
+    Cancelled,
+    ConnectorLost,
+    DeadlineExceeded,
+    EngineError,
+    InvalidRequest,
+    OmniReelError,
+    OutOfMemory,
+    RankLost,
+)
 from omnireel.models.discover import admit, find_checkpoint
 from omnireel.models.toy.pipeline import ToyPipeline
 from omnireel.models.toy_stages.handover import chunk
@@ -419,3 +429,93 @@ def test_what_fitted_is_remembered_without_what_it_was_handed():
     driver.run([one], TakingFeed())
     assert driver._largest is not None
     assert not driver._largest.tensors
+
+
+class SharedToy(ToyPipeline):
+    """Decodes together: three parts with a pause before each; `strike` happens before one of them."""
+
+    def __init__(self, ranks, strike=nothing):
+        super().__init__(ranks=ranks)
+        self.strike, self.parts = strike, 0
+
+    def decode(self, state):
+        for part in range(3):
+            if part == 1:
+                self.strike()
+            state.pause()
+            self.parts += 1
+        return super().decode(state)
+
+
+def ends_on(size, work, *, is_decode_shared=False, **values):
+    """What a request came to on each rank, and whether that rank left; `work` makes a pipeline of ranks and ticket."""
+
+    def one(ranks):
+        mine, feed = ticket(**values), TakingFeed()
+        pipeline = work(ranks, mine)
+        made = Runner(pipeline, CPU, ranks=ranks, is_decode_shared=is_decode_shared)
+        made.run([mine], feed)
+        return feed.outcomes[mine.request_id], ranks.has_left, pipeline
+
+    return together(size, one)
+
+
+def test_ranks_run_in_step_and_the_first_decodes():
+    whole = run(ticket())
+    (first, left, _), *others = ends_on(3, lambda ranks, _: ToyPipeline(ranks=ranks))
+    assert not left
+    assert np.array_equal(first.output.frames, whole.output.frames)
+    assert all(outcome.output.frames is None and not has_left for outcome, has_left, _ in others)
+
+
+@pytest.mark.parametrize("fail", ["encode@1", "step:2@1", "step:1@0", "oom@2"])
+def test_a_rank_that_fails_by_itself_leaves_and_the_others_lose_it(fail):
+    found = ends_on(3, lambda ranks, _: ToyPipeline(ranks=ranks), extra_args={"fail": fail})
+    struck = int(fail[-1])
+    assert all(has_left for _, has_left, _ in found)
+    for rank, (outcome, _, _) in enumerate(found):
+        assert isinstance(outcome, OmniReelError)
+        assert isinstance(outcome, RankLost) == (rank != struck), outcome
+
+
+class CancellingToy(ToyPipeline):
+    """Is cancelled in its second step."""
+
+    def __init__(self, ranks, cancel):
+        super().__init__(ranks=ranks)
+        self.cancel, self.steps = cancel, 0
+
+    def step(self, state):
+        self.steps += 1
+        if self.steps == 2:
+            self.cancel()
+        return super().step(state)
+
+
+def test_a_cancel_that_one_rank_heard_ends_all_at_the_same_step_and_none_leaves():
+    found = ends_on(2, lambda ranks, mine: CancellingToy(ranks, mine.cancel if ranks.rank else nothing))
+    for outcome, has_left, pipeline in found:
+        assert isinstance(outcome, Cancelled)
+        assert "before step 3 of 4" in outcome.message
+        assert (has_left, pipeline.steps) == (False, 2)
+
+
+def test_ranks_that_decode_together_agree_there_too():
+    first, second = ends_on(2, lambda ranks, _: SharedToy(ranks), is_decode_shared=True)
+    assert (first[2].parts, second[2].parts) == (3, 3)
+    found = ends_on(
+        2, lambda ranks, mine: SharedToy(ranks, mine.cancel if ranks.rank else nothing), is_decode_shared=True
+    )
+    for outcome, has_left, pipeline in found:
+        assert isinstance(outcome, Cancelled)
+        assert "while it was decoded" in outcome.message
+        assert (has_left, pipeline.parts) == (False, 1)
+
+
+@pytest.mark.parametrize("is_decode_shared", [False, True])
+def test_a_first_rank_that_fails_in_decoding_leaves_only_where_others_decode_too(is_decode_shared):
+    found = ends_on(
+        2, lambda ranks, _: SharedToy(ranks), is_decode_shared=is_decode_shared, extra_args={"fail": "decode@0"}
+    )
+    assert type(found[0][0]) is EngineError
+    assert found[0][1] == is_decode_shared

@@ -22,7 +22,7 @@ def test_a_degree_may_be_written_in_each_way(said):
         {"allgather_degree": 2},
         {"cfg_parallel_size": 2},
         {"use_hsdp": True},
-        {"vae_patch_parallel_size": 2},
+        {"vae_parallel_mode": "spatial_shard_height"},
         {"text_encoder_tp_size": 2},
         {"ulysses_mode": "advanced_uaa"},
     ],
@@ -36,6 +36,14 @@ def test_a_product_that_is_none_is_refused():
     assert resolve({"ulysses_degree": 2, "sequence_parallel_size": 2}, {})
     with pytest.raises(BadSetting, match=r"sequence_parallel_size = 4 .* is 2"):
         resolve({"ulysses_degree": 2, "sequence_parallel_size": 4}, {})
+
+
+def test_a_clip_is_decoded_by_one_or_by_all():
+    assert resolve({"ulysses_degree": 4, "vae_patch_parallel_size": 4}, {})
+    with pytest.raises(BadSetting, match=r"vae_patch_parallel_size = 2 .* must be 1, or the 4 ranks of ulysses_degree"):
+        resolve({"ulysses_degree": 4, "vae_patch_parallel_size": 2}, {})
+    with pytest.raises(BadSetting, match="must be 1, or the 1 rank of ulysses_degree"):
+        resolve({"vae_patch_parallel_size": 2}, {})
 
 
 def test_a_stage_of_another_type_is_not_asked_for_what_it_does_not_have():

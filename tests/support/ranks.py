@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from omnireel.errors import RankLost
 from omnireel.parallel.ranks import Ranks
 
 T = TypeVar("T")
@@ -20,7 +21,7 @@ class ThreadRanks(Ranks):
     """One of several threads; `table` and `barrier` are common to them."""
 
     def __init__(self, rank: int, size: int, table: list[Any], barrier: threading.Barrier) -> None:
-        self.rank, self.size = rank, size
+        self.rank, self.size, self.device = rank, size, torch.device("cpu")
         self._table, self._barrier = table, barrier
         self.exchanges = 0
         self.has_left = False
@@ -31,19 +32,26 @@ class ThreadRanks(Ranks):
         assert rows.shape[0] == sum(sent)
         self.exchanges += 1
         self._table[self.rank] = torch.split(rows, list(sent))
-        self._barrier.wait()
+        self._wait("exchanged rows")
         parts = [self._table[rank][self.rank].clone() for rank in range(self.size)]
-        self._barrier.wait()
+        self._wait("exchanged rows")
         assert [len(part) for part in parts] == list(received)
-        return torch.cat(parts)
+        # Who sends nothing need not know the shape of what others send.
+        return torch.cat([rows.new_empty(0, *rows.shape[1:]), *(part for part in parts if len(part))])
 
     def agree(self, word: int) -> tuple[int, ...]:
         """As the real one."""
         self._table[self.rank] = word
-        self._barrier.wait()
+        self._wait("agreed with the others")
         words = tuple(self._table)
-        self._barrier.wait()
+        self._wait("agreed with the others")
         return words
+
+    def _wait(self, what: str) -> None:
+        try:
+            self._barrier.wait()
+        except threading.BrokenBarrierError as error:
+            raise RankLost(self.rank, what) from error
 
     def leave(self) -> None:
         """Remembers it, and fails whoever waits."""

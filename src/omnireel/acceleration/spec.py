@@ -38,6 +38,9 @@ AUTO: Mapping[str, Mapping[str, Verdict]] = {
 }
 """What "auto" means by switch and architecture; benchmarks/results has the measurements. Elsewhere it means off."""
 
+_NOT_SHARED = ("fused_kernels", "compile_blocks", "compile_vae", "cuda_graphs")
+"""What was not run where several ranks share a request."""
+
 _NOT_EAGER = ("compile_blocks", "compile_vae", "cuda_graphs")
 
 
@@ -53,6 +56,7 @@ class Acceleration:
     cuda_graphs: replay the steps of small clips as one graph of the device.
     warm_up: run what is compiled once before the first request.
     vae_encode_precision: how the video VAE's convolutions compute when a clip is encoded, one of ENCODE_PRECISIONS.
+    is_shared: several ranks compute each request.
     """
 
     modulation_tables: str = "auto"
@@ -64,6 +68,7 @@ class Acceleration:
     enforce_eager: bool = False
     warm_up: bool = False
     vae_encode_precision: str = "float32"
+    is_shared: bool = False
 
     def is_on(self, switch: str, platform_name: str, capability: str = "") -> bool:
         """Whether the switch of that name is on where the model runs."""
@@ -79,5 +84,7 @@ class Acceleration:
         # What is compiled on demand leaves nothing to fused kernels, and once meant the decoder too.
         if switch in ("fused_kernels", "compile_vae") and self.compile_blocks == "on" and not self.enforce_eager:
             return Verdict(is_on=switch == "compile_vae", why="compile_blocks = on")
+        if self.is_shared and switch in _NOT_SHARED:
+            return _off("not run over several ranks")
         where = f"{platform_name} {capability}".strip()
         return AUTO[switch].get(where) or _off(f"not measured on {where}")

@@ -159,7 +159,6 @@ _ELSEWHERE = Feature(
     is_on=lambda values: values["distributed_executor_backend"] in ("uni", "ray"),
 )
 
-_NOT_RUN = "it was not run with blocks that exchange rows in between"
 _SHARDS = "sharding spreads one copy of the weights over the ranks of a request; these ranks hold other weights"
 TABLE: tuple[Pair, ...] = (
     Pair(first=_ATTENTION_BACKEND, second=_ATTENTION_DEFAULT, why="both name the default backend"),
@@ -178,8 +177,7 @@ TABLE: tuple[Pair, ...] = (
     Pair(first=_ULYSSES, second=_ELSEWHERE, why="its ranks are worker processes of this machine"),
     Pair(first=_ULYSSES, second=_BATCHED, why="ranks run one request at a time"),
     Pair(first=_ULYSSES, second=_CHUNKED, why="ranks would take different parts at the same time"),
-    Pair(first=_ULYSSES, second=_COMPILED, why=_NOT_RUN),
-    Pair(first=_ULYSSES, second=_FUSED, why=_NOT_RUN),
+    Pair(first=_ULYSSES, second=_COMPILED, why="compiled blocks were not run with an exchange of rows inside of them"),
     Pair(first=_ULYSSES, second=_GRAPHS, why="a recorded step cannot wait for other ranks, nor be left when one fails"),
     Pair(first=_HSDP, second=_TP, why=_SHARDS),
     Pair(first=_HSDP, second=_DP, why=_SHARDS),

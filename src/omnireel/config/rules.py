@@ -79,12 +79,17 @@ def check_values(
 
 
 def check_degrees(stage: StageConfig, report: Callable[[OmniReelError], None]) -> None:
-    """Looks whether the one degree that only checks others is their product."""
+    """Looks whether degrees fit each other."""
     said, product = stage.parallel.sequence_parallel_size, stage.parallel.num_ranks
     if said not in (None, product):
         allowed = f"ulysses_degree x ring_degree x allgather_degree is {product}"
         source, hint = str(stage.sources["sequence_parallel_size"]), "leave it out; it is only compared with them"
         report(BadSetting("sequence_parallel_size", said, source, allowed, hint=hint))
+    tiles = stage.parallel.vae_patch_parallel_size
+    if tiles not in (1, product):
+        allowed = f"it must be 1, or the {product} rank{'' if product == 1 else 's'} of ulysses_degree"
+        source, hint = str(stage.sources["vae_patch_parallel_size"]), "leave it out, or set --ulysses-degree"
+        report(BadSetting("vae_patch_parallel_size", tiles, source, allowed, hint=hint))
 
 
 def _said(name: str, value: Any, rule: str) -> Said:

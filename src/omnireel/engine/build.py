@@ -54,7 +54,8 @@ def build_context(config: ResolvedConfig) -> tuple[BuildContext, int]:
         validate_finite_tensors=config.run.validate_finite_tensors,
         is_profiled=config.run.enable_diffusion_pipeline_profiler,
         native_qkv_order=config.model.native_qkv_layout,
-        acceleration=config.acceleration,
+        acceleration=replace(config.acceleration, is_shared=config.stages[0].parallel.num_ranks > 1),
+        is_decode_shared=config.stages[0].parallel.vae_patch_parallel_size > 1,
         chunk_processor=config.stages[0].facts.chunk_processor if config.stages_flags.async_chunk else "",
         prompt_embed_cache_size=config.run.prompt_embed_cache_size if config.run.enable_prompt_embed_cache else 0,
     )
@@ -162,6 +163,9 @@ def _check_ranks(config: ResolvedConfig, context: BuildContext, ranks: int) -> N
     if not facts.shared_heads:
         allowed = f"{facts.name} runs each request in one process; more copies of it are num_replicas"
         raise BadSetting("ulysses_degree", ranks, source, allowed)
+    if config.stages[0].parallel.vae_patch_parallel_size > 1 and not facts.can_share_decode:
+        name = "vae_patch_parallel_size"
+        raise BadSetting(name, ranks, str(config.sources[name]), f"{facts.name} decodes in one process")
     heads: int = imported(facts.shared_heads)(checkpoint)
     if heads % ranks:
         fitting = ", ".join(str(count) for count in range(1, heads + 1) if heads % count == 0)

@@ -80,6 +80,7 @@ class Runner:
         is_profiled: measure seconds and peak memory of each part of a run, which waits for the device in between.
         ranks: who run the same requests in step with this one; the first of them decodes. They agree on cancels and time limits between
             two steps, and one that fails by itself leaves, so that the others fail too rather than wait for it.
+        is_decode_shared: all of them decode, and agree between parts of that too.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class Runner:
         is_profiled: bool = False,
         chunk_processor: ChunkProcessor | None = None,
         ranks: Ranks | None = None,
+        is_decode_shared: bool = False,
     ) -> None:
         self._pipeline = pipeline
         self._platform = platform
@@ -100,6 +102,7 @@ class Runner:
         self._is_profiled = is_profiled
         self._chunk = chunk_processor
         self._ranks = ranks
+        self._is_decode_shared = is_decode_shared and ranks is not None
         self._largest: Workload | None = None
 
     def run(self, tickets: Sequence[Ticket], feed: Feed) -> None:
@@ -128,7 +131,10 @@ class Runner:
             work = self._guarded(ticket, "hand-over", partial(self._received, run, feed))
             conditioning = self._stage(run, "encode", partial(pipeline.encode, work), feed)
             run.state = self._stage(run, "prepare", partial(pipeline.prepare, work, conditioning), feed)
-            run.state.pause = partial(ticket.check, "while it was decoded")
+            where = "while it was decoded"
+            run.state.pause = (
+                partial(self._check, run, where) if self._is_decode_shared else partial(ticket.check, where)
+            )
             self._pause(run, feed, "before denoise")
 
         return run if self._ended_well(run, feed, begin) else None
@@ -203,9 +209,9 @@ class Runner:
             feed.done(run.ticket, made.pop())
 
     def _decoded(self, run: _Run) -> MediaOutput:
-        """What the pipeline makes of the end of its loop; nothing where the first rank does it."""
-        run.is_alone = True
-        if self._ranks is not None and not self._ranks.is_first:
+        """What the pipeline makes of the end of its loop; nothing where the first rank does it alone."""
+        run.is_alone = not self._is_decode_shared
+        if self._ranks is not None and not self._ranks.is_first and run.is_alone:
             return MediaOutput()
         return self._pipeline.decode(run.state)
 
@@ -259,8 +265,12 @@ class Runner:
             return self._guarded(ticket, name, partial(_timed, run, name, work))
 
     def _pause(self, run: _Run, feed: Feed, where: str) -> None:
-        """Ends the request where it is not wanted any more; all ranks at the same place."""
+        """A pause between two stages or steps."""
         feed.pause()
+        self._check(run, where)
+
+    def _check(self, run: _Run, where: str) -> None:
+        """Ends the request where it is not wanted any more; all ranks at the same place."""
         problem = run.ticket.problem(where)
         if self._ranks is not None:
             problem = agreed(self._ranks, run.ticket, problem, where)

@@ -59,6 +59,8 @@ class ModelFacts:
     shared_heads: "module:function" that gives, of a checkpoint, how many attention heads its denoisers have; any number of ranks that
     divides it may share a request. Every rank runs `encode`, `prepare` and `step` with the same arguments, and only the first of
     them `preview` and `decode`, so that these may exchange nothing. "" where one process runs a request.
+    can_share_decode: where `BuildContext.is_decode_shared` says so every rank runs `decode`, calls `pause` at the same places, and all
+    but the first give an empty output.
     """
 
     name: str
@@ -77,6 +79,7 @@ class ModelFacts:
     topologies: tuple[Topology, ...] = ()
     downloads: str = ""
     shared_heads: str = ""
+    can_share_decode: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +109,7 @@ class BuildContext:
     chunk_processor: of the stage, see `StageFacts`; "" where its output is handed over as a whole.
     native_qkv_order: "interleaved" or "stacked", how a native checkpoint's fused tensors are ordered.
     ranks: the processes that compute each request together, all with the same arguments; None for one alone. Of a model that
-    declares `shared_heads`.
+    declares `shared_heads`. is_decode_shared: they decode together too, of a model that can.
     """
 
     checkpoint: Checkpoint
@@ -122,6 +125,7 @@ class BuildContext:
     acceleration: Acceleration = field(default_factory=Acceleration)
     new_frames: Callable[[Sequence[int]], FramesU8] | None = None
     ranks: Ranks | None = None
+    is_decode_shared: bool = False
 
     @property
     def capability(self) -> str:

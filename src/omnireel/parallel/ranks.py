@@ -55,7 +55,7 @@ class Ranks:
         self, member: Member, *, device: torch.device, collectives: str, timeout_seconds: float = COLLECTIVE_SECONDS
     ) -> None:
         self.rank, self.size = member.rank, member.size
-        self._device = device
+        self.device = device
         self._backend = _HOST if device.type == "cpu" else f"cpu:{_HOST},{device.type}:{collectives}"
         self._timeout = timedelta(seconds=timeout_seconds)
         # One for all generations: each opens the file anew, and its end would remove it.
@@ -80,10 +80,10 @@ class Ranks:
                 rank=self.rank,
                 world_size=self.size,
                 timeout=self._timeout,
-                device_id=None if self._device.type == "cpu" else self._device,
+                device_id=None if self.device.type == "cpu" else self.device,
             )
             # Connections are opened by the first exchange, and whoever cannot have one should know it now.
-            self.exchange(torch.zeros(self.size, 1, device=self._device), [1] * self.size, [1] * self.size)
+            self.exchange(torch.zeros(self.size, 1, device=self.device), [1] * self.size, [1] * self.size)
         logger.debug("rank %d of %d is in generation %d", self.rank, self.size, generation)
 
     def leave(self) -> None:

@@ -71,14 +71,18 @@ class ParallelSpec:
         1, "ranks that share the text encoder", minimum=1, stages=_DIFFUSION, pending="tensor parallelism"
     )
     vae_patch_parallel_size: int = setting(
-        1, "ranks that share the tiles of a clip", minimum=1, stages=_DIFFUSION, pending="parallel decoding"
+        1,
+        "ranks that share the tiles of a clip when it is decoded: 1, or all that share the request",
+        minimum=1,
+        maximum=64,
+        stages=_DIFFUSION,
     )
     vae_parallel_mode: str = setting(
         "tile",
         "how a clip is split over ranks",
         choices=("tile", "spatial_shard_height", "spatial_shard_width"),
         stages=_DIFFUSION,
-        pending="parallel decoding",
+        pending="strips of a clip",
     )
 
     @property

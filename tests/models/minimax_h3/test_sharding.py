@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import pytest
 import torch
-from tests.models.minimax_h3.test_pipeline import context, workload
+from tests.models.minimax_h3.test_pipeline import built, context, workload
 from tests.models.minimax_h3.test_transformer import TINY, fill
 from tests.support.mini import MINI
 from tests.support.ranks import together
@@ -18,7 +18,8 @@ from tests.support.ranks import together
 from omnireel.attention.backends.torch_sdpa import BACKEND
 from omnireel.errors import BadCheckpoint
 from omnireel.models.discover import find_checkpoint, load_pipeline
-from omnireel.models.minimax_h3.sharding import shared_heads
+from omnireel.models.minimax_h3.sharding import shared_heads, shared_tiles
+from omnireel.models.minimax_h3.tiling import Job
 from omnireel.models.minimax_h3.transformer import MiniMaxH3Transformer, TransformerConfig
 from omnireel.request import MediaInput, MediaKind
 
@@ -126,3 +127,52 @@ def test_the_miniature_makes_the_same_latents_over_ranks(ask):
     for found in together(4, one):
         for name, theirs in whole.items():
             assert np.abs(found[name] - theirs).max() < 1e-5 * max(1.0, np.abs(theirs).max())
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("count", [0, 1, 2, 7, 12])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_tiles_are_made_once_each_and_come_to_the_first_rank_in_order(size, count, batch):
+    jobs = [Job(number, 0, 0) for number in range(count)]
+
+    def one(ranks):
+        made: list[Job] = []
+        pauses: list[None] = []
+
+        def work(share):
+            made.extend(share)
+            return iter([torch.full((2, 3), float(job.clip)) for job in share])
+
+        tiles = list(shared_tiles(work, jobs, ranks, batch=batch, pause=lambda: pauses.append(None)))
+        return tiles, made, len(pauses)
+
+    found = together(size, one)
+    assert [int(tile[0, 0]) for tile in found[0][0]] == list(range(count))
+    assert all(tile.shape == (2, 3) for tile in found[0][0])
+    assert not [tiles for tiles, _, _ in found[1:] if tiles]
+    assert sorted(job for _, made, _ in found for job in made) == jobs
+    assert max(len(made) for _, made, _ in found) - min(len(made) for _, made, _ in found) <= batch
+    assert {pauses for _, _, pauses in found} == {max(0, -(-count // (size * batch)) - 1)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_miniatures_clip_is_the_same_bits_when_ranks_decode_it(size):
+    work, loading = workload(output_type="frames", num_inference_steps=2, height=288, width=96), threading.Lock()
+    latents = torch.randn(1, 24, 12, 18, 6, generator=torch.Generator().manual_seed(0))
+    whole = built(context())
+    frames = whole._video_vae.decode(latents)
+
+    def one(ranks):
+        with loading:
+            pipeline = built(dataclasses.replace(context(), ranks=ranks, is_decode_shared=True))
+        state = pipeline.prepare(work, pipeline.encode(work))
+        state.video_velocity = torch.zeros_like(state.video_target)
+        if not ranks.is_first:
+            return pipeline._video_vae.lend(latents, ranks)
+        assert pipeline.preview(state) is not None
+        return pipeline._video_vae.decode(latents, ranks=ranks)
+
+    first, *others = together(size, one)
+    assert others == [None] * (size - 1)
+    assert np.array_equal(first, frames)

@@ -79,6 +79,7 @@ class InlineExecutor:
             is_profiled=self._context.is_profiled,
             chunk_processor=imported(chunks) if chunks else None,
             ranks=self._context.ranks,
+            is_decode_shared=self._context.is_decode_shared,
         )
         name, seconds = self._context.checkpoint.name, time.perf_counter() - start
         logger.info("%s is ready on %s (%s) after %.1f s", name, self._context.device, self._context.dtype, seconds)

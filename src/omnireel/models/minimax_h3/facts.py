@@ -25,6 +25,7 @@ FACTS = ModelFacts(
     partitions={"FL2VA": ("t2va", "fl2va"), "Ref2VA": ("ref2va",)},
     downloads="omnireel.models.minimax_h3.layout:download_patterns",
     shared_heads="omnireel.models.minimax_h3.sharding:shared_heads",
+    can_share_decode=True,
     task_types=("auto", "combined", "t2va", "fl2va", "ref2va"),
     builtin={"mini-h3": Path(__file__).parent / "mini"},
 )

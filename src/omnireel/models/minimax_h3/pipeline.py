@@ -142,6 +142,7 @@ class MiniMaxH3Pipeline:
         }
         self._is_checked = context.validate_finite_tensors
         self._new_frames = context.new_frames
+        self._decode_ranks = context.ranks if context.is_decode_shared else None
         self._prompts = PromptCache(context.prompt_embed_cache_size)
 
     @classmethod
@@ -317,8 +318,12 @@ class MiniMaxH3Pipeline:
         audio = sound_latents(state.audio_target)
         if state.workload.output_type == "latent":
             return MediaOutput(latents={"video": video.cpu().numpy(), "audio": audio.cpu().numpy()})
+        ranks = self._decode_ranks
         with part("video_vae"):
-            frames = self._video_vae.decode(video, new_frames=self._new_frames, pause=state.pause)
+            if ranks is not None and not ranks.is_first:
+                self._video_vae.lend(video, ranks, pause=state.pause)
+                return MediaOutput()
+            frames = self._video_vae.decode(video, new_frames=self._new_frames, pause=state.pause, ranks=ranks)
         with part("audio_vae"):
             wave = self._audio_vae.decode(audio)
         return MediaOutput(

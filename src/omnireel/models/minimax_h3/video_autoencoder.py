@@ -165,10 +165,14 @@ class VideoAutoencoder(nn.Module):
         dropped = 0 if video_BCTHW.shape[2] == 1 else self.config.token_drop
         return moments[:, :, : moments.shape[2] - dropped]
 
-    def decode_clips(self, latents_BCTHW: Tensor, *, tile_batch: int = 1) -> Iterator[Tensor]:
-        """Pixels [B,3,t,H,W], a piece at a time in order: 17 frames a clip, and what the last clip overlaps."""
+    def decode_clips(
+        self, latents_BCTHW: Tensor, *, tile_batch: int = 1, tiles: Iterable[Tensor] | None = None
+    ) -> Iterator[Tensor]:
+        """Pixels [B,3,t,H,W], a piece at a time in order: 17 frames a clip, and what the last clip overlaps. tiles: those of
+        `decode_tiles` for all jobs, where others make them.
+        """
         plan = self.decode_plan(*latents_BCTHW.shape[2:])
-        tiles = self.decode_tiles(latents_BCTHW, plan, plan.jobs, tile_batch=tile_batch)
+        tiles = self.decode_tiles(latents_BCTHW, plan, plan.jobs, tile_batch=tile_batch) if tiles is None else tiles
         yield from self.join_clips(stitch_clips(tiles, plan), latents_BCTHW.shape[2])
 
     def decode(self, latents_BCTHW: Tensor, *, tile_batch: int = 1) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from omnireel.models.minimax_h3.frame_mover import Direct, Overlapped
 from omnireel.models.minimax_h3.keymap import video_vae_names
 from omnireel.models.minimax_h3.limits import COMPRESSION, FRAMES_PER_CHUNK, LATENTS_PER_CHUNK, TAIL_LATENTS
 from omnireel.models.minimax_h3.native import video_vae_files
+from omnireel.models.minimax_h3.sharding import shared_tiles
 from omnireel.models.minimax_h3.video_autoencoder import (
     Encoder,
     Encodes,
@@ -40,6 +41,7 @@ from omnireel.weights import ComponentFiles, load_component
 
 if TYPE_CHECKING:
     from omnireel.attention import AttentionBackend
+    from omnireel.parallel import Ranks
     from omnireel.request import FramesU8
 
 logger = logging.getLogger(__name__)
@@ -172,6 +174,7 @@ class VideoVae:
         *,
         new_frames: Callable[[Sequence[int]], FramesU8] | None = None,
         pause: Callable[[], None] | None = None,
+        ranks: Ranks | None = None,
     ) -> FramesU8:
         """float32 latents [1,C,Tl,Hl,Wl] as the DiT has them to uint8 [T,H,W,3].
 
@@ -181,21 +184,43 @@ class VideoVae:
             latents: what to decode.
             new_frames: makes the array of the frames, see BuildContext.
             pause: called before each clip but the first; what it raises ends the decoding.
+            ranks: who decode tiles of it too, see `lend`; they pause where tiles are exchanged instead.
+
+        Raises:
+            RankLost: one of them is gone.
         """
-        clean = latents.to(self._device) * self._std + self._mean
+        clean = self._denormalised(latents)
         rules = self._vae.config.clips
         num_frames = rules.frames_of(latents.shape[2])
         height, width = (self.compression * edge for edge in latents.shape[-2:])
         shape = (num_frames, height, width, 3)
         frames = np.empty(shape, np.uint8) if new_frames is None else new_frames(shape)
         move = Overlapped(frames) if self._is_overlapped else Direct(frames)
-        for number, piece in enumerate(self._vae.decode_clips(clean, tile_batch=self._tile_batch)):
-            if pause is not None and number:
+        tiles = None if ranks is None else self._shared(clean, ranks, pause)
+        for number, piece in enumerate(self._vae.decode_clips(clean, tile_batch=self._tile_batch, tiles=tiles)):
+            if pause is not None and number and ranks is None:
                 pause()
             unit = (piece.float() * self._pixel_std + self._pixel_mean).clamp_(0, 1)
             move.put(unit.mul_(255).round_().to(torch.uint8)[0].permute(1, 2, 3, 0))
         move.finish()
         return frames
+
+    def lend(self, latents: Tensor, ranks: Ranks, *, pause: Callable[[], None] | None = None) -> None:
+        """Decodes this rank's tiles of a clip for the first rank, which decodes the same one.
+
+        Raises:
+            RankLost: one of the others is gone.
+        """
+        for _ in self._shared(self._denormalised(latents), ranks, pause):
+            raise AssertionError("only the first rank is given tiles")
+
+    def _shared(self, clean: Tensor, ranks: Ranks, pause: Callable[[], None] | None) -> Iterator[Tensor]:
+        plan = self._vae.decode_plan(*clean.shape[2:])
+        work = partial(self._vae.decode_tiles, clean, plan, tile_batch=self._tile_batch)
+        return shared_tiles(work, plan.jobs, ranks, batch=self._tile_batch, pause=pause)
+
+    def _denormalised(self, latents: Tensor) -> Tensor:
+        return latents.to(self._device) * self._std + self._mean
 
 
 def _half_encoder(encoder: Encoder, has_passes: bool) -> Encodes:
