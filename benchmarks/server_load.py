@@ -2,7 +2,8 @@
 
     PYTHONPATH=src python -m benchmarks.server_load --output benchmarks/results/server_load.json
 
-Starts a server of the toy in a folder of its own. At a fixed rate the time of a request counts from when it was due, so that a
+Starts servers of the toy, each in a folder of its own: with the model in a process of its own as `serve` has it (mp), and in the server's
+(uni). At a fixed rate the time of a request counts from when it was due, so that a
 server which stands still is charged for all that waits. Each case is measured with the model asleep (the API alone) and with jobs
 that run meanwhile on the same cores. This script and the server share the machine.
 """
@@ -36,29 +37,38 @@ def main() -> None:
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
     load_before = round(os.getloadavg()[0], 2)
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "omnireel.cli", "serve", "toy", "--port", "0", "--storage-path", folder]
-        command += ["--max-jobs", "1000000", "--distributed-executor-backend", "uni", "--num-threads", "1"]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        try:
-            assert server.stdout is not None
-            address = server.stdout.readline().strip()
-            result = asyncio.run(measured(address, arguments.rate, arguments.seconds))
-        finally:
-            server.kill()
-            server.wait()
-    result["environment"] = {
+    rows = []
+    for executor in ("mp", "uni"):
+        for row in served(executor, arguments.rate, arguments.seconds):
+            rows.append({"executor": executor, **row})
+            print(json.dumps(rows[-1]), flush=True)
+    environment = {
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "cores": os.cpu_count(),
         "load_average_before": load_before,
+        "load_average_after": round(os.getloadavg()[0], 2),
         "machine": platform.machine(),
         "python": platform.python_version(),
     }
-    arguments.output.write_text(json.dumps(result, indent=1) + "\n")
+    arguments.output.write_text(json.dumps({"cases": rows, "environment": environment}, indent=1) + "\n")
 
 
-async def measured(address: str, rate: float, seconds: float) -> dict[str, Any]:
-    """Every case, printed as it ends."""
+def served(executor: str, rate: float, seconds: float) -> list[dict[str, Any]]:
+    """Every case with a fresh server."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "omnireel.cli", "serve", "toy", "--port", "0", "--storage-path", folder]
+        command += ["--max-jobs", "1000000", "--distributed-executor-backend", executor, "--num-threads", "1"]
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        try:
+            assert server.stdout is not None
+            return asyncio.run(measured(server.stdout.readline().strip(), rate, seconds))
+        finally:
+            server.kill()
+            server.wait()
+
+
+async def measured(address: str, rate: float, seconds: float) -> list[dict[str, Any]]:
+    """Every case."""
     host, port = address.removeprefix("http://").split(":")
     while not is_ready(address):
         await asyncio.sleep(0.1)
@@ -74,18 +84,15 @@ async def measured(address: str, rate: float, seconds: float) -> dict[str, Any]:
         await pool.ask("POST", "/v1/omni/sleep" if model == "asleep" else "/v1/omni/wakeup")
         for name, ask in cases.items():
             rows.append({"case": name, "model": model, **await at_rate(ask, rate, seconds)})
-            print(json.dumps(rows[-1]), flush=True)
             if model == "asleep":
                 rows.append({"case": f"{name}, as many as it takes", "model": model, **await flat_out(ask, seconds)})
-                print(json.dumps(rows[-1]), flush=True)
     crowd = [await asyncio.open_connection(host, int(port)) for _ in range(CROWD)]
     row = await at_rate(lambda: pool.ask("GET", "/health"), 20.0, seconds)
     rows.append({"case": f"health beside {CROWD} idle connections", "model": "at work", **row})
-    print(json.dumps(rows[-1]), flush=True)
     for _, writer in crowd:
         writer.close()
     pool.close()
-    return {"cases": rows}
+    return rows
 
 
 def is_ready(address: str) -> bool:

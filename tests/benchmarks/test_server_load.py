@@ -22,5 +22,5 @@ def test_it_runs_and_writes_every_case(tmp_path):
         env={"PYTHONPATH": "src", "PATH": os.defpath, "OMP_NUM_THREADS": "1", "HOME": str(tmp_path)},
     )  # fmt: skip
     result = json.loads((tmp_path / "r.json").read_text())
-    assert len(result["cases"]) == 10
+    assert [case["executor"] for case in result["cases"]] == ["mp"] * 10 + ["uni"] * 10
     assert all(case["p99_ms"] >= case["p50_ms"] > 0 for case in result["cases"])

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +92,7 @@ class Service:
         self.measures.watch("jobs_queued", "Jobs that wait", lambda: self.jobs.count(table.QUEUED))
         self.measures.watch("jobs_running", "Jobs that run", lambda: len(self.runs.running))
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """What requests may call the model; answers use the first."""
         asked, stages = self.config.model.model, self.config.stages
@@ -135,6 +136,9 @@ class Service:
             if earlier is not None:
                 return earlier
         asked = asked_of(fields, self.names)
+        if not asked.sources and not asked.starts:
+            # One way to a thread and back: while clips are encoded each may wait for the interpreter.
+            return await asyncio.to_thread(self._without_media, job, asked, remixed_from)
         await asyncio.to_thread(self._check_room, owner)
         with self.storage.arriving() as folder:
             media = await self.inputs.taken(asked.sources, asked.starts, folder)
@@ -232,6 +236,11 @@ class Service:
                 failure = failure or error
         assert failure is not None, "there are always roles to try"
         raise _in_words_of_http(failure)
+
+    def _without_media(self, job: Job, asked: Asked, remixed_from: str | None) -> Job:
+        self._check_room(job.owner)
+        with self.storage.arriving() as folder:
+            return self._accepted(job, asked, (), folder, remixed_from)
 
     def _accepted(
         self, job: Job, asked: Asked, media: tuple[Medium, ...], folder: Path, remixed_from: str | None
