@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from tests.support.processes import alive, children
 
@@ -86,3 +88,23 @@ def test_one_that_a_kill_does_not_end_is_not_waited_for(monkeypatch, caplog):
     assert "does not end" in caplog.text
     kill()
     child._process.wait(10)
+
+
+@pytest.mark.parametrize("broken", [None, "closed"])
+def test_one_goes_on_when_nobody_reads_what_this_process_says(monkeypatch, tmp_path, broken):
+    """More than a pipe holds, to a stderr that is gone."""
+    code = "import os; print('x' * 5000); [print('line', k) for k in range(50_000)]; os._exit(7)"
+    monkeypatch.setattr(module, "_START", code)
+    with (tmp_path / "log").open("w") as closed:
+        pass
+    monkeypatch.setattr(sys, "stderr", None if broken is None else closed)
+    child = Child("0")
+    assert child.close(20)
+    assert child.epitaph() == ("exit code 7", tuple(f"line {k}" for k in range(49_980, 50_000)))
+
+
+def test_its_last_lines_are_no_longer_than_can_be_told(monkeypatch):
+    monkeypatch.setattr(module, "_START", "print('x' * 100_000)")
+    child = Child("0")
+    child.close(20)
+    assert child.epitaph()[1] == ("x" * 1000,)

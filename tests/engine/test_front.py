@@ -71,3 +71,18 @@ def test_a_job_that_is_done_is_let_go():
     assert gone() is None
     front.stop()
     assert front.join(5)
+
+
+def test_a_job_that_fails_is_logged_and_the_next_one_runs(caplog):
+    front, ran = Front(), threading.Event()
+
+    def fail():
+        raise ValueError("no such clip")
+
+    front.start()
+    front.put(fail)
+    front.put(ran.set)
+    assert ran.wait(5)
+    front.stop()
+    assert front.join(5)
+    assert "no such clip" in caplog.text

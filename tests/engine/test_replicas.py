@@ -176,3 +176,25 @@ def test_a_bug_ends_the_lane_and_its_requests(work, monkeypatch, caplog):
     assert one.gone.wait(10)
     assert one.reasons != [""]
     assert "the engine's thread died" in caplog.text
+
+
+def test_a_start_that_fails_in_no_foreseen_way_is_tried_again(work):
+    executor = Mortal(deaths=1)
+    one = work(executor)
+    executor.starts = [RuntimeError("a library says no")]  # type: ignore[list-item]
+    assert isinstance(one.ask().last(), WorkerDied)
+    assert isinstance(one.ask().last(), RunReport)
+    assert one.restarts == 1
+
+
+def test_a_lane_whose_executor_cannot_be_closed_still_says_that_it_has_ended(work, monkeypatch, caplog):
+    executor = Mortal()
+
+    def fail():
+        raise RuntimeError("the cluster is gone")
+
+    monkeypatch.setattr(executor, "close", fail)
+    one = work(executor)
+    one.close()
+    assert one.reasons == [""]
+    assert "could not be closed" in caplog.text

@@ -426,3 +426,15 @@ def test_a_full_pipeline_tells_the_time_of_its_slowest_stage(monkeypatch, start)
     assert caught.value.details["retry_after_seconds"] == 70
     for one in heard:
         one.ticket.cancel()
+
+
+def test_results_that_do_not_go_together_end_the_request_and_not_the_pipeline(start, monkeypatch):
+    engine = start()
+
+    def broken(self):
+        raise KeyError("levels")
+
+    monkeypatch.setattr("omnireel.engine.journey.Journey._whole", broken)
+    assert submitted(engine).error().details["bug"]
+    monkeypatch.undo()
+    assert submitted(engine).result().frames is not None

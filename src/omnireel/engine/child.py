@@ -15,6 +15,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ from omnireel.observe.env import environment
 if TYPE_CHECKING:
     from omnireel.config import ResolvedConfig
 
-_LAST_LINES = 20
+_LAST_LINES, _MAX_CHARACTERS = 20, 1000
 _REAP_SECONDS = 10.0
 """How long a killed process may take to end; one in a driver that hangs does not."""
 logger = logging.getLogger(__name__)
@@ -106,9 +107,11 @@ class Child:
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
-                self._lines.append(line.rstrip("\n"))
-                # As it is: a log line names its rank itself, and may be JSON.
-                sys.stderr.write(line)
+                self._lines.append(line.rstrip("\n")[:_MAX_CHARACTERS])
+                # As it is: a log line names its rank itself, and may be JSON. Who no longer reads what this process says does
+                # not keep a worker from going on, which would end on a pipe that nobody empties.
+                with suppress(OSError, ValueError, AttributeError):
+                    sys.stderr.write(line)
 
 
 class EarlyChildren:

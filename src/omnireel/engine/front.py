@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable
+
+logger = logging.getLogger(__name__)
 
 MAX_WAITING = 1
 """Jobs that may wait. Each holds a whole clip in memory, so a slow disk slows the engine down rather than filling it."""
 
 
 class Front:
-    """Runs jobs one after another, for one thread that hands them over. A job must not raise: nobody would hear of it."""
+    """Runs jobs one after another, for one thread that hands them over. A job must not raise: nobody but the log would hear of it."""
 
     def __init__(self) -> None:
         self._jobs: queue.Queue[Callable[[], None] | None] = queue.Queue(MAX_WAITING)
@@ -42,6 +45,10 @@ class Front:
 
     def _loop(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job()
+            try:
+                job()
+            except BaseException:
+                # The next one is another's.
+                logger.exception("a job beside the engine failed")
             # Else the clip stays in memory until the next one comes.
             del job

@@ -195,9 +195,18 @@ class Journey:
             self._done[stage.number] = self._planned[stage.number]
             is_last = len(self._results) == len(self._plan.stages)
         if is_last:
-            self.ticket.finish(self._whole())
+            self._finish(stage)
         else:
             self._go_on()
+
+    def _finish(self, stage: Stage) -> None:
+        try:
+            whole = self._whole()
+        except Exception as error:
+            logger.exception("request %s failed at its end", self.ticket.request_id)
+            self._fail(stage, bug(self.ticket.request_id, "the results of its stages", error))
+        else:
+            self.ticket.finish(whole)
 
     def _go_on(self) -> None:
         for follower in self._ready():

@@ -201,7 +201,11 @@ class Lane:
                 self._finished(
                     ticket, EngineError(f"request {ticket.request_id} failed: {reason}", hint=_ANOTHER), self
                 )
-            self.executor.close()
+            try:
+                self.executor.close()
+            except Exception:
+                # Or nobody would be told that the lane has ended.
+                logger.exception("replica %s could not be closed", self.name)
             self.state = LaneState.FAILED if reason else LaneState.CLOSED
             self.front.stop()
             self._gone(self, reason)
@@ -249,6 +253,9 @@ class Lane:
             except OmniReelError as other:
                 # Such as no memory for the model, which another process may hold for a moment.
                 error = WorkerDied(self.name, f"could not be started again: {other.message}", hint=other.hint)
+            except Exception as unforeseen:
+                logger.exception("replica %s could not be started again", self.name)
+                error = WorkerDied(self.name, f"could not be started again ({type(unforeseen).__name__})")
             else:
                 self._restarts += 1
                 self._is_ready()

@@ -71,3 +71,25 @@ def test_a_silent_one_keeps_nobody_else_waiting(port):
     number, key = port
     with socket.create_connection(("127.0.0.1", number), 10):
         assert answer(number, key.encode(), is_open=True) == b"0"
+
+
+def test_it_goes_on_when_descriptors_have_run_out_for_a_moment(monkeypatch, caplog):
+    class Scarce(socket.socket):
+        left = 2
+
+        def accept(self):
+            if Scarce.left:
+                Scarce.left -= 1
+                raise OSError(24, "Too many open files")
+            return super().accept()
+
+    listener = Scarce()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    door = Doorway(listener, Words)
+    channel = Channel()
+    channel.send(Handover(is_last=True))
+    door.publish(channel)
+    assert answer(listener.getsockname()[1], channel.key.encode(), is_open=True) == b"0"
+    door.close()
+    assert "Too many open files" in caplog.text

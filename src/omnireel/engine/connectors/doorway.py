@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
@@ -25,7 +26,7 @@ GREETING_SECONDS = 10.0
 SEND_SECONDS = 600.0
 """How long a receiver may take nothing: it may be in a step of minutes."""
 
-_TICK_SECONDS = 1.0
+_TICK_SECONDS, _AGAIN_SECONDS = 1.0, 0.1
 
 
 class Wire(Protocol):
@@ -90,13 +91,17 @@ class Doorway:
         while not self._is_closed:
             try:
                 connection, _ = self._listener.accept()
+                peer = threading.Thread(
+                    target=self._serve, args=(connection,), name="omnireel-connector-peer", daemon=True
+                )
+                peer.start()
             except TimeoutError:
                 continue
-            except OSError:
-                return
-            threading.Thread(
-                target=self._serve, args=(connection,), name="omnireel-connector-peer", daemon=True
-            ).start()
+            except (OSError, RuntimeError) as error:
+                # Closed; or out of descriptors or threads, which may be otherwise in a moment.
+                if not self._is_closed:
+                    logger.warning("nobody can be let in now: %s", error)
+                    time.sleep(_AGAIN_SECONDS)
 
     def _serve(self, connection: socket.socket) -> None:
         wire: Wire | None = None
