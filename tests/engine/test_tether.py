@@ -32,7 +32,29 @@ def launch() -> subprocess.Popen[str]:
 
 @linux
 def test_one_whose_parent_was_gone_before_it_was_tied_ends_at_once():
-    assert subprocess.run(tied("1"), timeout=20, check=False).returncode == 1
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        pass
+    assert subprocess.run(tied(str(gone.pid)), timeout=20, check=False).returncode == 1
+
+
+@linux
+def test_one_that_another_program_starts_for_its_parent_goes_on():
+    shell = ["/bin/sh", "-c", '"$@" & wait $!', "sh", *tied(str(os.getpid()))]
+    with subprocess.Popen(shell, stdout=subprocess.PIPE, text=True, start_new_session=True) as between:
+        assert between.stdout is not None
+        try:
+            assert between.stdout.readline() == "tied\n"
+        finally:
+            os.killpg(between.pid, signal.SIGKILL)
+
+
+@linux
+def test_a_program_without_such_a_call_is_tied_by_its_socket_alone(monkeypatch):
+    def no_library(name):
+        raise OSError("no dynamic loading here")
+
+    monkeypatch.setattr(ctypes, "CDLL", no_library)
+    tie(os.getppid())
 
 
 @linux

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -30,11 +31,23 @@ def tie(parent: int) -> None:
     """
     if sys.platform != "linux":
         return
-    # May fail under a filter of system calls; the socket is then all that ties the two.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:
+    # May fail under a filter of system calls, or in a program of its own making; the socket is then all that ties the two.
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    # Who starts interpreters by a program that stays between them has another parent, but is there.
+    if os.getppid() != parent and not _is_there(parent):
         # It ended before the kernel was asked, and would not be told of again.
         os._exit(1)
+
+
+def _is_there(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 class Starter(Generic[T]):
