@@ -285,3 +285,17 @@ def test_an_interrupted_request_runs_again_where_that_is_set(start):
     os.kill(rank_pids(engine)[1], signal.SIGKILL)
     assert heard.result().frames is not None
     assert not [thread for thread in threading.enumerate() if "omnireel-load" in thread.name]
+
+
+@pytest.mark.parametrize(("rank", "kind"), [(0, MemoryError), (1, LinkClosed)])
+def test_what_only_some_ranks_were_sent_ends_them_all(ranks, monkeypatch, rank, kind):
+    """While what none was sent is a failure of that request alone."""
+    link, members = ranks
+
+    def none_left(message):
+        raise MemoryError("no shared memory")
+
+    monkeypatch.setattr(members[rank], "send", none_left)
+    with pytest.raises(kind):
+        link.send(run())
+    assert [bool(member.heard()) for member in members] == [number < rank for number in range(3)]

@@ -158,6 +158,12 @@ class GroupLink:
             except LinkClosed:
                 self._lose(rank)
                 raise
+            except (TypeError, ValueError, RecursionError, MemoryError) as error:
+                if not rank:
+                    raise
+                # The ranks before it begin, and would wait for this one.
+                self._lose(rank)
+                raise LinkClosed(f"rank {rank} cannot be sent what others were sent") from error
 
     def _lose(self, rank: int) -> None:
         if self._lost is None:
