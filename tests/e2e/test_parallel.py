@@ -12,6 +12,7 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+from tests.support.language_model import write_language_model
 from tests.support.processes import alive, children, shared_names, until
 from tests.support.servers import digests, running
 
@@ -66,6 +67,28 @@ def test_two_cards_make_the_latents_of_one():
     assert two is not None
     for name, theirs in one.items():
         assert np.abs(two[name] - theirs).max() < 1e-3 * np.abs(theirs).max()
+
+
+@pytest.mark.soak
+def test_a_stage_of_a_pipeline_may_have_ranks_and_each_has_its_trace(tmp_path):
+    folder = write_language_model(tmp_path / "lm")
+    deploy = tmp_path / "deploy.yaml"
+    deploy.write_text(
+        f"pipeline: prompt_rewrite\nmodel: toy\ndevice: cpu\nstages:\n- {{name: rewrite, model: {folder}}}\n"
+    )
+    sampling = DiffusionSamplingParams(seed=1, num_frames=3, height=16, width=16)
+    made: list[str] = []
+    traces: tuple[Path, ...] = ()
+    for degree in (1, 2):
+        with Omni(deploy_config=deploy, ulysses_degree=degree, torch_profiler_dir=tmp_path / "traces") as omni:
+            if degree == 2:
+                omni.start_profile()
+            (result,) = omni.generate("a kite", sampling)
+            traces = omni.stop_profile() if degree == 2 else ()
+        assert result.recipe is not None
+        made.append(result.recipe.frames_digest)
+    assert made[0] == made[1]
+    assert len([path for path in traces if ".0.0-" in path.name or ".0.1-" in path.name]) == 2
 
 
 def test_ranks_end_with_their_engine_however_that_ends(tmp_path):

@@ -9,6 +9,7 @@ import threading
 import time
 from functools import partial
 
+import numpy as np
 import pytest
 from tests.support.engines import Heard, request
 from tests.support.processes import alive, children, open_files, shared_names, until
@@ -164,23 +165,30 @@ def test_the_error_that_is_told_is_that_of_who_failed_by_itself(ranks, order):
     assert (told.kind, told.request_id, told.body.message) == (Kind.FAILED, "r", "failed")
 
 
-@pytest.mark.parametrize(
-    ("error", "generations"),
-    [(BUG, [1]), (InvalidRequest("prompt", "x", "no"), [1]), (Cancelled("r", "there"), []), (None, [])],
-)
-def test_ranks_come_together_again_before_the_next_request_where_one_had_left(ranks, error, generations):
+@pytest.mark.parametrize("has_left", [False, True])
+def test_ranks_come_together_again_before_the_next_request_where_one_had_left(ranks, has_left):
     link, members = ranks
     for _ in range(2):
+        if has_left:
+            members[2].says(Kind.LEFT)
         for member in members:
-            if error is None:
-                member.says(Kind.DONE, report(1.0), "r")
-            else:
-                member.says(Kind.FAILED, error, "r")
+            member.says(Kind.FAILED, BUG, "r")
         assert link.receive(1) is not None
     link.send(run())
     link.send(run())
     for member in members:
-        assert [body for kind, body in member.heard() if kind is Kind.JOIN] == generations
+        assert [body for kind, body in member.heard() if kind is Kind.JOIN] == [1] * has_left
+
+
+def test_media_are_copied_once_for_all(ranks):
+    link, members = ranks
+    frames = np.arange(2**20, dtype=np.uint8)
+    link.send(StageMessage(kind=Kind.RUN, body=[frames, np.arange(3)]))
+    found = [member.end.receive(1).body for member in members]
+    assert all(np.array_equal(large, frames) and small.tolist() == [0, 1, 2] for large, small in found)
+    found[0][0][0] = 7
+    assert [int(large[0]) for large, _ in found] == [7, 7, 7]
+    assert frames[0] == 0
 
 
 def test_ranks_that_do_not_end_what_another_failed_in_are_told_and_then_all_are_killed(ranks, monkeypatch):

@@ -468,14 +468,19 @@ def test_ranks_run_in_step_and_the_first_decodes():
     assert all(outcome.output.frames is None and not has_left for outcome, has_left, _ in others)
 
 
-@pytest.mark.parametrize("fail", ["encode@1", "step:2@1", "step:1@0", "oom@2"])
-def test_a_rank_that_fails_by_itself_leaves_and_the_others_lose_it(fail):
+@pytest.mark.parametrize("fail", ["client@1", "encode@1", "prepare@0", "step:2@1", "step:1@0", "oom@2"])
+def test_a_rank_that_fails_in_the_loop_leaves_and_one_before_it_only_says_so(fail):
     found = ends_on(3, lambda ranks, _: ToyPipeline(ranks=ranks), extra_args={"fail": fail})
-    struck = int(fail[-1])
-    assert all(has_left for _, has_left, _ in found)
+    struck, is_in_loop = int(fail[-1]), fail.startswith(("step", "oom"))
+    assert [has_left for _, has_left, _ in found] == [is_in_loop] * 3
     for rank, (outcome, _, _) in enumerate(found):
         assert isinstance(outcome, OmniReelError)
         assert isinstance(outcome, RankLost) == (rank != struck), outcome
+
+
+def test_what_every_rank_refuses_each_tells_and_none_leaves():
+    found = ends_on(2, lambda ranks, _: ToyPipeline(ranks=ranks), extra_args={"fail": "client"})
+    assert [(type(outcome), has_left) for outcome, has_left, _ in found] == [(InvalidRequest, False)] * 2
 
 
 class CancellingToy(ToyPipeline):

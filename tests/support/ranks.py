@@ -53,6 +53,11 @@ class ThreadRanks(Ranks):
         except threading.BrokenBarrierError as error:
             raise RankLost(self.rank, what) from error
 
+    @property
+    def is_joined(self) -> bool:
+        """As the real one."""
+        return not self.has_left
+
     def leave(self) -> None:
         """Remembers it, and fails whoever waits."""
         self.has_left = True

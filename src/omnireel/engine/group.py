@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 
 from omnireel.engine.child import Child
 from omnireel.engine.executors.process import SubprocessLink
-from omnireel.engine.link import LinkClosed
+from omnireel.engine.link import LinkClosed, in_blocks
 from omnireel.engine.message import Kind, StageMessage
-from omnireel.errors import Cancelled, DeadlineExceeded, OmniReelError, RankLost, UnsupportedDevice
+from omnireel.errors import OmniReelError, RankLost, UnsupportedDevice
 from omnireel.observe.env import environment
 from omnireel.parallel.member import Member
 
@@ -36,9 +36,6 @@ ABORT_SECONDS, GIVE_UP_SECONDS = 2.0, 30.0
 
 _LOOPBACK: Mapping[str, str] = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 """Ranks of one machine listen to nobody else; variables of the user's own win."""
-
-_AGREED = Cancelled, DeadlineExceeded
-"""What ranks end a request by together, or the first one alone when the others need it no more."""
 
 
 @dataclass(slots=True)
@@ -104,6 +101,8 @@ class GroupLink:
             self._is_scattered = False
             self._generation += 1
             self._to_all(StageMessage(kind=Kind.JOIN, body=self._generation))
+        if message.kind is Kind.RUN:
+            message = in_blocks(message)
         if message.kind is Kind.PING:
             self._silent = set(range(len(self._links)))
         self._to_all(message)
@@ -183,6 +182,8 @@ class GroupLink:
             # The engine hears a sign of life when all have given one.
             if was_silent and not self._silent:
                 self._merged.append(message)
+        elif message.kind is Kind.LEFT:
+            self._is_scattered = True
         elif message.kind is Kind.PROFILED:
             self._traces[rank].append(message)
             if all(self._traces):
@@ -202,7 +203,6 @@ class GroupLink:
         tally.told[rank] = message
         if is_failure:
             tally.failed_at = tally.failed_at or time.monotonic()
-            self._is_scattered = self._is_scattered or not isinstance(message.body, _AGREED)
         if len(tally.told) == len(self._links):
             del self._tallies[key]
             self._merged.append(_outcome(tally))

@@ -171,6 +171,28 @@ class SocketLink:
         return data
 
 
+def in_blocks(message: StageMessage) -> StageMessage:
+    """The same message with its large arrays in blocks, so that they are copied once however often it is sent.
+
+    Raises:
+        TypeError: the message holds what may not travel.
+    """
+    head, arrays = to_parts(message)
+    return from_parts(head, [item if item.nbytes < MIN_SHARED_BYTES else _in_block(item)[2] for item in arrays])
+
+
+def _in_block(item: Array) -> tuple[Block, int, Array]:
+    """The block that an array lies in, its offset there, and the array; a copy where it lies elsewhere."""
+    found = block_of(item)
+    if found is not None:
+        return (*found, item)
+    shared = new_array(item.shape, item.dtype)
+    np.copyto(shared, item)
+    found = block_of(shared)
+    assert found is not None
+    return (*found, shared)
+
+
 def _packed(arrays: Sequence[Array]) -> tuple[list[list[object]], list[Block], list[Array]]:
     """What the list of arrays says, the blocks that go with it, and the small arrays in order."""
     specs: list[list[object]] = []
@@ -182,15 +204,9 @@ def _packed(arrays: Sequence[Array]) -> tuple[list[list[object]], list[Block], l
             specs.append([*kind, -1, 0])
             inline.append(np.ascontiguousarray(item).reshape(-1).view(np.uint8))
             continue
-        found = block_of(item)
-        if found is None:
-            shared = new_array(item.shape, item.dtype)
-            np.copyto(shared, item)
-            found = block_of(shared)
-            assert found is not None
         if len(blocks) == MAX_BLOCKS:
             raise TypeError(f"more than {MAX_BLOCKS} large arrays in one message")
-        block, offset = found
+        block, offset, _ = _in_block(item)
         specs.append([*kind, len(block), offset])
         blocks.append(block)
     return specs, blocks, inline

@@ -42,6 +42,8 @@ class Kind(StrEnum):
     """A `RunReport`: the request's last message."""
     FAILED = "failed"
     """An error as data: of a request, whose last message it is, or of loading where there is no request."""
+    LEFT = "left"
+    """A rank left its group, for it failed; what the request came to follows."""
     JOIN = "join"
     """To a rank: the generation of its group that it is to join before the next request."""
     ABORT = "abort"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from omnireel.engine.agreement import agreed
+from omnireel.engine.agreement import agreed, tell_failed
 from omnireel.engine.intake import Intake
 from omnireel.engine.ticket import Ticket
 from omnireel.errors import EngineError, OmniReelError, OutOfMemory
@@ -79,7 +79,7 @@ class Runner:
         chunk_processor: cuts what was made so far into parts, see `StageFacts`; None to hand over the whole.
         is_profiled: measure seconds and peak memory of each part of a run, which waits for the device in between.
         ranks: who run the same requests in step with this one; the first of them decodes. They agree on cancels and time limits between
-            two steps, and one that fails by itself leaves, so that the others fail too rather than wait for it.
+            two steps, and one that fails in the loop leaves, so that the others fail too rather than wait for it.
         is_decode_shared: all of them decode, and agree between parts of that too.
     """
 
@@ -226,12 +226,14 @@ class Runner:
         if run.intake is not None:
             run.intake.close()
         failure.__cause__ = failure.__context__ = failure.__traceback__ = None
+        is_in_loop = run.state is not None
         if run.state is not None:
             # Nobody may take the last step's progress for that of a loop under way.
             run.state.progress = None
         run.state = None
         if self._ranks is not None and not run.is_alone:
-            self._ranks.leave()
+            # In the loop others may wait in the middle of an exchange.
+            self._ranks.leave() if is_in_loop else tell_failed(self._ranks)
         if isinstance(failure, OutOfMemory):
             # Only now is nothing of the request reachable; library frames may have left cycles.
             gc.collect()

@@ -164,6 +164,8 @@ class Worker:
             self._answer(ticket.request_id, bug(ticket.request_id, "hand-over", error))
 
     def _answer(self, request_id: str, outcome: Outcome) -> None:
+        if self._ranks is not None and not self._ranks.is_joined:
+            self._link.send(StageMessage(kind=Kind.LEFT))
         kind = Kind.FAILED if isinstance(outcome, OmniReelError) else Kind.DONE
         self._link.send(StageMessage(kind=kind, request_id=request_id, body=outcome))
 
@@ -215,6 +217,8 @@ class Worker:
 
     def _profile(self, order: TraceOrder | None) -> None:
         assert self._executor is not None, "who may be profiled has told that it is ready"
+        if order is not None and self._ranks is not None:
+            order = replace(order, name=f"{order.name}.{self._ranks.rank}")
         answer = self._executor.profile(order)
         error = answer.exception()
         self._link.send(StageMessage(kind=Kind.PROFILED, body=error or answer.result()))

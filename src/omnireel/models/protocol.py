@@ -57,8 +57,8 @@ class ModelFacts:
     downloads: "module:function" that gives the file patterns of a repository which a start-up task needs; called with the
     task and the index of the repository's root, empty where it has none. "" for a model that is not downloaded.
     shared_heads: "module:function" that gives, of a checkpoint, how many attention heads its denoisers have; any number of ranks that
-    divides it may share a request. Every rank runs `encode`, `prepare` and `step` with the same arguments, and only the first of
-    them `preview` and `decode`, so that these may exchange nothing. "" where one process runs a request.
+    divides it may share a request. Every rank runs `encode`, `prepare` and `step` with the same arguments, of which `step`
+    alone may exchange anything, and only the first of them `preview` and `decode`. "" where one process runs a request.
     can_share_decode: where `BuildContext.is_decode_shared` says so every rank runs `decode`, calls `pause` at the same places, and all
     but the first give an empty output.
     """

@@ -66,6 +66,11 @@ class Ranks:
         """Whether this is the rank that speaks for all, and alone decodes."""
         return self.rank == 0
 
+    @property
+    def is_joined(self) -> bool:
+        """Whether this process is in a group now."""
+        return distributed.is_initialized()
+
     def join(self, generation: int = 0) -> None:
         """Waits for all others to join the same generation; leaves the one before.
 
