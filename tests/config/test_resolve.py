@@ -427,3 +427,9 @@ def test_a_problem_is_told_once_although_it_is_met_for_every_stage(tmp_path):
     problems: list[OmniReelError] = []
     resolve({"deploy_config": path}, {}, topology=pipeline(), on_problem=problems.append)
     assert [problem.details["name"] for problem in problems] == ["num_replicas", "max_queue", "device"]
+
+
+def test_overrides_of_no_stage_are_told_without_what_they_hold():
+    with pytest.raises(BadSetting, match="stage_overrides = 'first'") as caught:
+        resolve({"stage_overrides": {"first": {"env": {"TOKEN": "s3cret"}}}}, {})
+    assert "s3cret" not in str(caught.value.to_dict())

@@ -11,7 +11,7 @@ engine_extras), flag, stage flag. But:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -243,7 +243,9 @@ class _Layers:
                 continue
             for key, fields in overrides.items():
                 if not str(key).isdecimal() or not isinstance(fields, Mapping):
-                    self.report(_bad(item, "it must be an object of stage numbers, each with an object of settings"))
+                    # The rest may hold what is secret.
+                    odd = replace(item, value=str(key))
+                    self.report(_bad(odd, "it must be an object of stage numbers, each with an object of settings"))
                     continue
                 number = int(key)
                 found.setdefault(number, []).extend(said(fields, _stage_source(number)))
