@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -71,3 +71,9 @@ def test_a_device_without_graphs_is_refused():
     told = dataclasses.replace(context(), acceleration=Acceleration(cuda_graphs="on"))
     with pytest.raises(UnsupportedDevice, match="record graphs"):
         load_pipeline(told)
+
+
+def test_ranks_record_nothing(plain):
+    told: Any = dataclasses.replace(context(), acceleration=Acceleration(cuda_graphs="on"), ranks=cast("Any", object()))
+    evaluate = graphed.evaluations(plain._transformers, told, 0)
+    assert all(evaluate[name] == transformer.evaluate for name, transformer in plain._transformers.items())

@@ -32,7 +32,8 @@ def evaluations(
         UnsupportedDevice: they are asked for where there are none.
     """
     platform = context.platform
-    if not context.has("cuda_graphs"):
+    # Auto gives way to ranks, of whom a recorded step could not wait; said by hand, both are refused earlier.
+    if not context.has("cuda_graphs") or context.ranks is not None:
         return {name: transformer.evaluate for name, transformer in transformers.items()}
     if not platform.traits.has_graphs:
         raise UnsupportedDevice("a device that can record graphs, for cuda_graphs", platform.name)
