@@ -163,7 +163,7 @@ SHARED = {
 }
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, 3, 4])
 @pytest.mark.parametrize(
     ("told", "causal"),
     [(name, causal) for name in SHARED for causal in (False, True) if not (causal and "joint" in name)],
@@ -201,9 +201,21 @@ def test_calls_that_share_nothing_stay_with_their_rank():
 
 def test_heads_that_ranks_cannot_share_and_shares_without_ranks_are_errors():
     def refused(ranks):
-        with pytest.raises(ValueError, match="2 ranks cannot share the 3 heads of self evenly"):
-            Attention(3, 8, backend=BACKEND, role="self", ranks=ranks)
+        with pytest.raises(ValueError, match="2 ranks cannot share the 1 heads of self"):
+            Attention(1, 8, backend=BACKEND, role="self", ranks=ranks)
 
     together(2, refused)
     with pytest.raises(ValueError, match="it knows no ranks"):
         Attention(3, 8, backend=BACKEND, role="self")(*qkv(), AttentionMetadata(shares=(3, 2)))
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_ranks_share_groups_of_query_heads_whole(size):
+    q, (k, v, _), counts = qkv(num_rows=7, num_heads=12)[0], qkv(num_rows=7, num_heads=4), shares(7, size)
+    whole = Attention(12, 8, backend=BACKEND, role="self")(q, k, v)
+
+    def work(ranks):
+        own = [torch.split(item, list(counts), dim=1)[ranks.rank] for item in (q, k, v)]
+        return Attention(12, 8, backend=BACKEND, role="self", ranks=ranks)(*own, AttentionMetadata(shares=counts))
+
+    torch.testing.assert_close(torch.cat(together(size, work), dim=1), whole, rtol=1e-5, atol=1e-6)

@@ -182,6 +182,12 @@ def test_a_degree_that_does_not_divide_the_heads_is_told_before_anything_loads(f
         worker_specs(config(**flags))
 
 
+def test_heads_may_be_shared_unevenly_where_that_is_set_but_not_by_more_ranks_than_heads():
+    assert len(worker_specs(config(ulysses_degree=5, ulysses_mode="advanced_uaa"))[0].members) == 5
+    with pytest.raises(BadSetting, match="12 attention heads"):
+        worker_specs(config(ulysses_degree=13, ulysses_mode="advanced_uaa"))
+
+
 def test_a_model_that_runs_in_one_process_says_so(monkeypatch):
     monkeypatch.setattr("omnireel.models.discover.all_facts", lambda: (replace(FACTS, shared_heads=""),))
     with pytest.raises(BadSetting, match="toy runs each request in one process"):

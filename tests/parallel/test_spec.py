@@ -24,7 +24,6 @@ def test_a_degree_may_be_written_in_each_way(said):
         {"use_hsdp": True},
         {"vae_parallel_mode": "spatial_shard_height"},
         {"text_encoder_tp_size": 2},
-        {"ulysses_mode": "advanced_uaa"},
     ],
 )
 def test_what_is_not_built_is_refused(said):

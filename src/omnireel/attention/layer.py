@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from omnireel.attention.backend import LayerFacts
 from omnireel.attention.backends import torch_sdpa
 from omnireel.attention.joint import with_joint
 from omnireel.attention.metadata import ONE_DOCUMENT, AttentionMetadata
-from omnireel.parallel.ulysses import gather_heads, own_heads, to_heads, to_rows
+from omnireel.parallel.ulysses import gather_heads, head_shares, own_heads, to_heads, to_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,8 +54,8 @@ class Attention(nn.Module):
         self.scale = 1.0 / math.sqrt(head_dim)
         self.ranks = ranks
         backend.check_layer(self.facts)
-        if ranks is not None and num_heads % ranks.size:
-            raise ValueError(f"{ranks.size} ranks cannot share the {num_heads} heads of {role} evenly")
+        if ranks is not None and num_heads < ranks.size:
+            raise ValueError(f"{ranks.size} ranks cannot share the {num_heads} heads of {role}")
 
     def forward(
         self, q_BSHD: Tensor, k_BSHD: Tensor, v_BSHD: Tensor, metadata: AttentionMetadata | None = None
@@ -78,15 +78,20 @@ class Attention(nn.Module):
         ranks, joint = self.ranks, metadata.joint
         if ranks is None:
             raise ValueError(f"the rows of {self.facts.role} are shared out, and it knows no ranks")
-        counts, metadata = metadata.shares, replace(metadata, shares=(), mask=_own_mask(ranks, metadata.mask))
+        heads = head_shares(q_BSHD.shape[2], ranks.size, k_BSHD.shape[2])
+        counts, metadata = (
+            metadata.shares,
+            replace(metadata, shares=(), mask=_own_mask(metadata.mask, heads, ranks.rank)),
+        )
         q_BSHD, k_BSHD, v_BSHD = to_heads(ranks, (q_BSHD, k_BSHD, v_BSHD), counts)
         if joint is None:
-            return to_rows(ranks, self._whole(q_BSHD, k_BSHD, v_BSHD, metadata), counts)
-        query, key, value = (own_heads(ranks, item) for item in (joint.query, joint.key, joint.value))
+            return to_rows(ranks, self._whole(q_BSHD, k_BSHD, v_BSHD, metadata), counts, heads)
+        units = joint.key.shape[2]
+        query, key, value = (own_heads(ranks, item, units) for item in (joint.query, joint.key, joint.value))
         own = replace(joint, query=query, key=key, value=value)
         both = self._whole(q_BSHD, k_BSHD, v_BSHD, replace(metadata, joint=own))
         main, beside = joint.parted(both)
-        return joint.beside(to_rows(ranks, main, counts), gather_heads(ranks, beside))
+        return joint.beside(to_rows(ranks, main, counts, heads), gather_heads(ranks, beside, heads))
 
     def _whole(self, q_BSHD: Tensor, k_BSHD: Tensor, v_BSHD: Tensor, metadata: AttentionMetadata) -> Tensor:
         if metadata.joint is not None:
@@ -115,13 +120,11 @@ class Attention(nn.Module):
         return f"{self.facts.role}, {self.num_heads} x {self.head_dim}, {self.backend.name}"
 
 
-def _own_mask(ranks: Ranks, mask: Tensor | None) -> Tensor | None:
-    """Of a dense mask that differs by head, those of this rank's heads."""
+def _own_mask(mask: Tensor | None, heads: Sequence[int], rank: int) -> Tensor | None:
+    """Of a dense mask that differs by head, those of this rank's heads. heads: of each rank."""
     if mask is None or mask.dim() < 3 or mask.shape[-3] == 1:
         return mask
-    return (
-        own_heads(ranks, mask.movedim(-3, 2)).movedim(2, -3) if mask.dim() == 4 else mask.chunk(ranks.size)[ranks.rank]
-    )
+    return torch.split(mask, list(heads), dim=-3)[rank]
 
 
 def _traced(

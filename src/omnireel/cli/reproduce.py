@@ -29,7 +29,7 @@ The new clip is kept either way. Exit code 0: the frames are the same; 4: they d
 The model, device, number type, attention backend and threads are those of the recipe unless a flag says otherwise.
 """
 _ATTENTION = ("diffusion_attention_backend", "diffusion_attention_config")
-_SPEED = ("compile_blocks", "compile_vae", "fused_kernels", "vae_encode_precision", "ulysses_degree")
+_SPEED = ("compile_blocks", "compile_vae", "fused_kernels", "vae_encode_precision", "ulysses_degree", "ulysses_mode")
 _REMEMBERED = ("device", "dtype", *_ATTENTION, *_SPEED, "num_threads")
 _AS_IT_WAS = "take the clip as omnireel wrote it"
 

@@ -122,7 +122,7 @@ def worker_specs(config: ResolvedConfig) -> tuple[WorkerSpec, ...]:
         "dtype": context.dtype,
         "diffusion_attention_backend": config.values["diffusion_attention_backend"],
         **_speed(context),
-        **({"ulysses_degree": ranks} if ranks > 1 else {}),
+        **({"ulysses_degree": ranks, "ulysses_mode": config.values["ulysses_mode"]} if ranks > 1 else {}),
     }
     indices = _indices(config, context.platform, first)
     return tuple(
@@ -167,10 +167,13 @@ def _check_ranks(config: ResolvedConfig, context: BuildContext, ranks: int) -> N
         name = "vae_patch_parallel_size"
         raise BadSetting(name, ranks, str(config.sources[name]), f"{facts.name} decodes in one process")
     heads: int = imported(facts.shared_heads)(checkpoint)
+    if config.stages[0].parallel.ulysses_mode == "advanced_uaa" and ranks <= heads:
+        return
     if heads % ranks:
         fitting = ", ".join(str(count) for count in range(1, heads + 1) if heads % count == 0)
         allowed = f"it must divide the {heads} attention heads of {checkpoint.name}: {fitting}"
-        raise BadSetting("ulysses_degree", ranks, source, allowed)
+        hint = "" if ranks > heads else "--ulysses-mode advanced_uaa gives some ranks one head more than others"
+        raise BadSetting("ulysses_degree", ranks, source, allowed, hint=hint)
 
 
 def _check_roles(config: ResolvedConfig, checkpoint: Checkpoint) -> None:

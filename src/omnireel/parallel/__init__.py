@@ -13,7 +13,7 @@ from omnireel.parallel.spec import ParallelSpec
 
 if TYPE_CHECKING:
     from omnireel.parallel.ranks import Ranks
-    from omnireel.parallel.ulysses import gather_heads, gather_rows, own_heads, shares, to_heads, to_rows
+    from omnireel.parallel.ulysses import gather_heads, gather_rows, head_shares, own_heads, shares, to_heads, to_rows
 
 __all__ = [
     "Member",
@@ -21,6 +21,7 @@ __all__ = [
     "Ranks",
     "gather_heads",
     "gather_rows",
+    "head_shares",
     "own_heads",
     "shares",
     "to_heads",

@@ -31,10 +31,9 @@ class ParallelSpec:
     )
     ulysses_mode: str = setting(
         "strict",
-        "what to do with heads that do not divide",
+        "heads that ulysses_degree does not divide: strict refuses them, advanced_uaa gives some ranks one more",
         choices=("strict", "advanced_uaa"),
         stages=_DIFFUSION,
-        pending="heads that do not divide",
     )
     ring_degree: int = setting(
         1,

@@ -64,7 +64,7 @@ def velocities(model, given):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", [2, 3, 4])
 @pytest.mark.parametrize("counts", [(20, 8, 4), (21, 7, 5), (17, 3, 2), (1, 1, 1)])
 def test_ranks_evaluate_what_one_process_does_at_odd_lengths_too(size, counts):
     given = inputs(*counts)
