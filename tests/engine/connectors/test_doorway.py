@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import socket
+from contextlib import suppress
 
 import pytest
+from tests.support.processes import until
 
 from omnireel.engine.connectors import doorway
 from omnireel.engine.connectors.channel import Channel
@@ -93,3 +95,37 @@ def test_it_goes_on_when_descriptors_have_run_out_for_a_moment(monkeypatch, capl
     assert answer(listener.getsockname()[1], channel.key.encode(), is_open=True) == b"0"
     door.close()
     assert "Too many open files" in caplog.text
+
+
+def test_a_byte_now_and_then_does_not_keep_a_place(port, monkeypatch):
+    monkeypatch.setattr(doorway, "GREETING_SECONDS", 0.3)
+    sent = 0
+    with socket.create_connection(("127.0.0.1", port[0]), 10) as end, suppress(OSError):
+        end.settimeout(0.1)
+        while sent < 30:
+            end.sendall(b"0")
+            sent += 1
+            try:
+                assert end.recv(1) == b""
+                break
+            except TimeoutError:
+                continue
+    assert 0 < sent < 20
+
+
+def test_no_more_than_some_may_make_up_their_minds_at_a_time(monkeypatch, caplog):
+    monkeypatch.setattr(doorway, "MAX_GREETINGS", 1)
+    listener = socket.create_server(("127.0.0.1", 0))
+    door = Doorway(listener, Words)
+    number = listener.getsockname()[1]
+    channel = Channel()
+    channel.send(Handover(is_last=True))
+    door.publish(channel)
+    with socket.create_connection(("127.0.0.1", number), 10) as first:
+        first.sendall(b"0")
+        until(lambda: not door._greetings._value)
+        assert answer(number, channel.key.encode(), is_open=True) == b""
+    until(lambda: door._greetings._value)
+    assert answer(number, channel.key.encode(), is_open=True) == b"0"
+    door.close()
+    assert "another one was hung up on" in caplog.text

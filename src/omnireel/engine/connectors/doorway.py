@@ -23,6 +23,9 @@ KEY_BYTES = 32
 GREETING_SECONDS = 10.0
 """How long a receiver may take to say which channel it wants."""
 
+MAX_GREETINGS = 64
+"""Callers that may be at it at a time; each has a thread."""
+
 SEND_SECONDS = 600.0
 """How long a receiver may take nothing: it may be in a step of minutes."""
 
@@ -56,6 +59,7 @@ class Doorway:
         self._channels: dict[str, Channel] = {}
         self._lock = threading.Lock()
         self._is_closed = False
+        self._greetings = threading.BoundedSemaphore(MAX_GREETINGS)
         self._thread = threading.Thread(target=self._accept, name="omnireel-connector", daemon=True)
         self._thread.start()
 
@@ -106,10 +110,17 @@ class Doorway:
     def _serve(self, connection: socket.socket) -> None:
         wire: Wire | None = None
         try:
-            connection.settimeout(GREETING_SECONDS)
+            if not self._greetings.acquire(blocking=False):
+                logger.warning(
+                    "more than %d callers who have not said what they want; another one was hung up on", MAX_GREETINGS
+                )
+                return
+            try:
+                key = greeting(connection, KEY_BYTES, GREETING_SECONDS).decode("ascii", "replace")
+            finally:
+                self._greetings.release()
             with self._lock:
-                known = dict(self._channels)
-            channel = known.get(_exactly(connection, KEY_BYTES).decode("ascii", "replace"))
+                channel = self._channels.get(key)
             if channel is None:
                 logger.warning("a receiver asked for a hand-over that is not there")
                 return
@@ -126,9 +137,15 @@ class Doorway:
             connection.close() if wire is None else wire.close()
 
 
-def _exactly(connection: socket.socket, size: int) -> bytes:
-    data = b""
+def greeting(connection: socket.socket, size: int, seconds: float) -> bytes:
+    """What a caller says first, all of it within that time: a byte now and then does not keep a place.
+
+    Raises:
+        OSError: it did not, or hung up.
+    """
+    data, until = b"", time.monotonic() + seconds
     while len(data) < size:
+        connection.settimeout(max(0.001, until - time.monotonic()))
         more = connection.recv(size - len(data))
         if not more:
             raise ConnectionError("the other end closed the connection")

@@ -19,6 +19,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from omnireel.engine.connectors.doorway import greeting
 from omnireel.engine.executors.process import SEND_SECONDS, Patience, ProcessExecutor
 from omnireel.engine.link import LinkClosed
 from omnireel.engine.message import Kind, StageMessage
@@ -358,11 +359,8 @@ def _options(taken: Mapping[str, float], env: Mapping[str, str]) -> dict[str, An
 
 def _is_known(end: socket.socket, key: str) -> bool:
     """Whether the caller says the key in time."""
-    end.settimeout(_GREETING_SECONDS)
-    said = b""
     try:
-        while len(said) < _KEY_BYTES and (more := end.recv(_KEY_BYTES - len(said))):
-            said += more
+        said = greeting(end, _KEY_BYTES, _GREETING_SECONDS)
     except OSError:
         return False
     return hmac.compare_digest(said, key.encode())
