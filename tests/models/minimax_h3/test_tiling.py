@@ -82,8 +82,13 @@ def test_shares_of_the_work_differ_by_one_tile_at_most(num_ranks):
 
 @pytest.mark.parametrize(("frames", "clips", "extent"), [(1, 1, 1), (2, 1, 17), (17, 1, 17), (18, 2, 17), (124, 8, 17)])
 def test_a_single_frame_is_not_made_a_clip_of(frames, clips, extent):
-    plan = plan_encode(RELEASED, TILES, frames, 768, 1344)
+    plan = plan_encode(RELEASED, TILES, frames, 768, 1344, is_trimmed=True)
     assert (plan.num_clips, plan.extent) == (clips, extent)
+    assert plan_encode(RELEASED, TILES, frames, 768, 1344).last_extent == extent
+    # Five frames make the two latents that are kept of the last clip.
+    last = plan.extent_of(plan.jobs[-1])
+    assert last == (1 if frames == 1 else 5)
+    assert plan.extent_of(plan.jobs[0]) == (last if clips == 1 else extent)
 
 
 def test_what_is_cut_and_what_is_made_lie_on_each_other():

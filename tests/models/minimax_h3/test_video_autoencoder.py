@@ -117,6 +117,21 @@ def test_bytes_become_pixels_tile_by_tile(vae, tile_batch):
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("frames", [2, 5, 6, 17, 22, 30])
+def test_a_trimmed_clip_is_encoded_as_far_as_latents_are_kept(vae, frames):
+    video = torch.randn(1, 3, frames, 32, 32, generator=torch.Generator().manual_seed(frames))
+    seen: list[int] = []
+
+    def prepare(tiles: torch.Tensor) -> torch.Tensor:
+        seen.append(tiles.shape[2])
+        return tiles
+
+    made = vae.encode_moments(video, is_trimmed=True, prepare=prepare)
+    assert seen == [17] * ((frames - 1) // 17) + [5]
+    torch.testing.assert_close(made, vae.encode_moments(video), atol=1e-5, rtol=1e-5)
+
+
+@torch.inference_mode()
 @pytest.mark.parametrize("num_latents", range(1, 9))
 def test_any_number_of_latents_is_decoded(vae, num_latents):
     pixels = vae.decode(torch.randn(1, 24, num_latents, 2, 2))

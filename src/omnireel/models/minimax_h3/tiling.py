@@ -135,6 +135,12 @@ class CutPlan:
     extent: int
     source: tuple[TilePlan, TilePlan]
     made: tuple[TilePlan, TilePlan]
+    last_extent: int
+    """Places of the last clip that are looked at."""
+
+    def extent_of(self, job: Job) -> int:
+        """Places along time of a job."""
+        return self.last_extent if job.clip == self.num_clips - 1 else self.extent
 
     @property
     def tiles_per_clip(self) -> int:
@@ -154,19 +160,34 @@ class CutPlan:
         )
 
 
-def plan_encode(clips: ClipRules, tiles: TileRules, frames: int, height: int, width: int) -> CutPlan:
-    """Pixels to latents. A single frame is a clip by itself; of more, each clip has its full length."""
+def plan_encode(
+    clips: ClipRules, tiles: TileRules, frames: int, height: int, width: int, *, is_trimmed: bool = False
+) -> CutPlan:
+    """Pixels to latents. A single frame is a clip by itself; of more, each clip has its full length.
+
+    is_trimmed: of the last clip, whose last latents are dropped, only what the others are made of; a latent hears of no later
+    frame. A library may compute so few frames by another algorithm, with other last bits.
+    """
     extent = 1 if frames == 1 else clips.clip_length
+    kept = clips.frames_of(clips.latents_per_clip - clips.token_drop)
     pixels, latents = _both_units(tiles, height, width)
-    return CutPlan(num_clips=math.ceil(frames / extent), step=extent, extent=extent, source=pixels, made=latents)
+    return CutPlan(
+        num_clips=math.ceil(frames / extent),
+        step=extent,
+        extent=extent,
+        source=pixels,
+        made=latents,
+        last_extent=min(extent, kept) if is_trimmed else extent,
+    )
 
 
 def plan_decode(clips: ClipRules, tiles: TileRules, frames: int, height: int, width: int) -> CutPlan:
     """Latents, of which the size is given, to pixels. Each clip is decoded with the first latents of the next."""
     step = clips.latents_per_clip
     pixels, latents = _both_units(tiles, tiles.ratio * height, tiles.ratio * width)
+    extent = step + clips.overlap_latents
     return CutPlan(
-        num_clips=clips.clips_of(frames), step=step, extent=step + clips.overlap_latents, source=latents, made=pixels
+        num_clips=clips.clips_of(frames), step=step, extent=extent, source=latents, made=pixels, last_extent=extent
     )
 
 

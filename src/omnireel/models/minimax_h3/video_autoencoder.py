@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby, islice
 from math import prod
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -155,14 +156,16 @@ class VideoAutoencoder(nn.Module):
         tile_batch: int = 1,
         prepare: Prepare | None = None,
         encoder: Encodes | None = None,
+        is_trimmed: bool = False,
     ) -> Tensor:
         """Mean and log-variance of the posterior, [B,2C,Tl,Hl,Wl]. A single frame gives one latent frame; of more, clips of 17
-        are encoded by themselves, the last one filled up with its last frame. encoder: to use instead of the own one.
+        are encoded by themselves, the last one filled up with its last frame. encoder: to use instead of the own one. is_trimmed:
+        as in `plan_encode`.
         """
-        plan = self.encode_plan(*video_BCTHW.shape[2:])
+        plan = self.encode_plan(*video_BCTHW.shape[2:], is_trimmed=is_trimmed)
         tiles = self.encode_tiles(video_BCTHW, plan, plan.jobs, tile_batch=tile_batch, prepare=prepare, encoder=encoder)
         moments = torch.cat(list(stitch_clips(tiles, plan)), dim=2)
-        dropped = 0 if video_BCTHW.shape[2] == 1 else self.config.token_drop
+        dropped = self.config.token_drop if plan.last_extent == plan.step > 1 else 0
         return moments[:, :, : moments.shape[2] - dropped]
 
     def decode_clips(
@@ -179,9 +182,9 @@ class VideoAutoencoder(nn.Module):
         """All pieces of `decode_clips` together, [B,3,T,H,W]."""
         return torch.cat(list(self.decode_clips(latents_BCTHW, tile_batch=tile_batch)), dim=2)
 
-    def encode_plan(self, frames: int, height: int, width: int) -> CutPlan:
+    def encode_plan(self, frames: int, height: int, width: int, *, is_trimmed: bool = False) -> CutPlan:
         """The pieces of so many pixels."""
-        return plan_encode(self.config.clips, self._tiles, frames, height, width)
+        return plan_encode(self.config.clips, self._tiles, frames, height, width, is_trimmed=is_trimmed)
 
     def decode_plan(self, frames: int, height: int, width: int) -> CutPlan:
         """The pieces of so many latents."""
@@ -235,17 +238,25 @@ class VideoAutoencoder(nn.Module):
 
 
 def _batches(source_BCTHW: Tensor, plan: CutPlan, jobs: Sequence[Job], size: int) -> Iterator[Tensor]:
-    """The jobs' tiles, several along the batch; all tiles of a plan have one shape."""
-    for first in range(0, len(jobs), max(1, size)):
-        tiles = [_cut(source_BCTHW, plan, job) for job in jobs[first : first + max(1, size)]]
-        yield tiles[0] if len(tiles) == 1 else torch.cat(tiles)
+    """The jobs' tiles, several of one shape along the batch."""
+    for _, alike in groupby(jobs, plan.extent_of):
+        for some in _batched(alike, max(1, size)):
+            tiles = [_cut(source_BCTHW, plan, job) for job in some]
+            yield tiles[0] if len(tiles) == 1 else torch.cat(tiles)
+
+
+def _batched(jobs: Iterable[Job], size: int) -> Iterator[tuple[Job, ...]]:
+    left = iter(jobs)
+    while some := tuple(islice(left, size)):
+        yield some
 
 
 def _cut(source_BCTHW: Tensor, plan: CutPlan, job: Job) -> Tensor:
     (rows, columns), start = plan.source, job.clip * plan.step
     top, left = rows.starts[job.row], columns.starts[job.column]
-    tile = source_BCTHW[:, :, start : start + plan.extent, top : top + rows.length, left : left + columns.length]
-    missing = plan.extent - tile.shape[2]
+    extent = plan.extent_of(job)
+    tile = source_BCTHW[:, :, start : start + extent, top : top + rows.length, left : left + columns.length]
+    missing = extent - tile.shape[2]
     return tile if not missing else torch.cat([tile, tile[:, :, -1:].expand(-1, -1, missing, -1, -1)], dim=2)
 
 

@@ -152,14 +152,14 @@ class VideoVae:
         """In the precision that was asked for; half precision that overflows is done again in float32."""
         encode = partial(self._vae.encode_moments, pixels, prepare=self._normalised)
         if self._half_encoder is not None:
-            moments = encode(encoder=self._half_encoder, tile_batch=self._tile_batch)
+            moments = encode(encoder=self._half_encoder, tile_batch=self._tile_batch, is_trimmed=True)
             if bool(torch.isfinite(moments).all()):
                 return moments
             logger.warning("the video encoder overflows in half precision: encoding in float32")
         # In float32 tiles go one by one, as in the reference: of several a library might choose another algorithm.
         has_tf32 = self._precision == "tf32"
         with _convolutions(has_tf32=has_tf32):
-            return encode(tile_batch=self._tile_batch if has_tf32 else 1)
+            return encode(tile_batch=self._tile_batch if has_tf32 else 1, is_trimmed=has_tf32)
 
     @property
     def _tile_batch(self) -> int:
