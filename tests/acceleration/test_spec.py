@@ -10,8 +10,9 @@ from omnireel.acceleration.spec import AUTO, CPU, HOPPER
 @pytest.mark.parametrize("switch", AUTO)
 @pytest.mark.parametrize("place", [("cpu", ""), ("cuda", "9.0"), ("cuda", "8.0")])
 def test_on_and_off_are_said_and_auto_is_the_table(switch, place):
-    on: dict[str, Any] = {switch: "on"}
-    off: dict[str, Any] = {switch: "off"}
+    said = "fused_kernels" if switch == "fused_vae" else switch
+    on: dict[str, Any] = {said: "on"}
+    off: dict[str, Any] = {said: "off"}
     assert replace(Acceleration(), **on).is_on(switch, *place)
     assert not replace(Acceleration(), **off).is_on(switch, *place)
     known = AUTO[switch].get(" ".join(place).strip())
@@ -23,7 +24,7 @@ def test_of_several_ranks_auto_leaves_out_what_was_not_run_over_them(switch):
     for place in AUTO[switch]:
         alone = Acceleration().is_on(switch, *place.split())
         assert Acceleration(is_shared=True).is_on(switch, *place.split()) == (alone and switch == "modulation_tables")
-    asked: dict[str, Any] = {switch: "on"}
+    asked: dict[str, Any] = {"fused_kernels" if switch == "fused_vae" else switch: "on"}
     assert Acceleration(is_shared=True, **asked).is_on(switch, "cuda", "9.0")
 
 

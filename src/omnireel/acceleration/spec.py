@@ -31,6 +31,7 @@ CPU, HOPPER = "cpu", "cuda 9.0"
 AUTO: Mapping[str, Mapping[str, Verdict]] = {
     "modulation_tables": {CPU: _on("the same bits, made once a schedule")},
     "fused_kernels": {HOPPER: _on("measured: quicker steps than compiled blocks, values as near to float32")},
+    "fused_vae": {},
     "compile_blocks": {HOPPER: _off("measured: fused kernels are quicker and need no start-up")},
     "compile_vae": {},
     "overlap_frames": {},
@@ -38,8 +39,11 @@ AUTO: Mapping[str, Mapping[str, Verdict]] = {
 }
 """What "auto" means by switch and architecture; benchmarks/results has the measurements. Elsewhere it means off."""
 
-_NOT_SHARED = ("fused_kernels", "compile_blocks", "compile_vae", "cuda_graphs")
+_NOT_SHARED = ("fused_kernels", "fused_vae", "overlap_frames", "compile_blocks", "compile_vae", "cuda_graphs")
 """What was not run where several ranks share a request."""
+
+_SAID_BY = {"fused_vae": "fused_kernels"}
+"""What is measured by itself and said with another."""
 
 _NOT_EAGER = ("compile_blocks", "compile_vae", "cuda_graphs")
 
@@ -49,7 +53,7 @@ class Acceleration:
     """Switches are "auto", "on" or "off"; `verdict` reads them.
 
     modulation_tables: make all modulation tables of a schedule before its first step and keep their weights on the host.
-    fused_kernels: Triton kernels between the matrix products of the denoiser and the video VAE.
+    fused_kernels: Triton kernels between the matrix products of the denoiser; also, as `fused_vae`, of the video VAE.
     compile_blocks: compile the repeated blocks that a model declares. compile_vae: those of its video decoder.
     enforce_eager: neither compile nor record graphs, whatever those say.
     overlap_frames: decoded frames cross to the host while the next clip is decoded.
@@ -78,11 +82,16 @@ class Acceleration:
         """The same with its reason. capability: the maker's word for the device's generation."""
         if switch in _NOT_EAGER and self.enforce_eager:
             return _off("enforce_eager")
-        value: str = getattr(self, switch)
+        said = _SAID_BY.get(switch, switch)
+        value: str = getattr(self, said)
         if value != "auto":
-            return Verdict(is_on=value == "on", why=f"{switch} = {value}")
+            return Verdict(is_on=value == "on", why=f"{said} = {value}")
         # What is compiled on demand leaves nothing to fused kernels, and once meant the decoder too.
-        if switch in ("fused_kernels", "compile_vae") and self.compile_blocks == "on" and not self.enforce_eager:
+        if (
+            switch in ("fused_kernels", "fused_vae", "compile_vae")
+            and self.compile_blocks == "on"
+            and not self.enforce_eager
+        ):
             return Verdict(is_on=switch == "compile_vae", why="compile_blocks = on")
         if self.is_shared and switch in _NOT_SHARED:
             return _off("not run over several ranks")

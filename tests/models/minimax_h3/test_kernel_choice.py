@@ -28,7 +28,7 @@ def test_fused_kernels_without_triton_are_refused(choose):
 
 @pytest.mark.usefixtures("_no_triton")
 def test_without_triton_auto_runs_blocks_as_they_are_written(monkeypatch, caplog):
-    monkeypatch.setattr(Acceleration, "is_on", lambda self, switch, *_: switch == "fused_kernels")
+    monkeypatch.setattr(Acceleration, "is_on", lambda self, switch, *_: switch in ("fused_kernels", "fused_vae"))
     assert denoiser_kernels(context()) is vae_kernels(context()) is PLAIN
     assert "the package triton is not installed" in caplog.text
 

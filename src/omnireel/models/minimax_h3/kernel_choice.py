@@ -20,7 +20,7 @@ def denoiser_kernels(context: BuildContext) -> Kernels:
     Raises:
         MissingPackage: fused kernels were asked for, and there is no Triton.
     """
-    return TRACEABLE if context.has("compile_blocks") else vae_kernels(context)
+    return TRACEABLE if context.has("compile_blocks") else _fused_where(context, "fused_kernels")
 
 
 def vae_kernels(context: BuildContext) -> Kernels:
@@ -29,7 +29,11 @@ def vae_kernels(context: BuildContext) -> Kernels:
     Raises:
         MissingPackage: as above.
     """
-    if not context.has("fused_kernels"):
+    return _fused_where(context, "fused_vae")
+
+
+def _fused_where(context: BuildContext, switch: str) -> Kernels:
+    if not context.has(switch):
         return PLAIN
     why = why_not_fused()
     if why is None:
