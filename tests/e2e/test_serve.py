@@ -176,7 +176,9 @@ def test_the_sdk_remixes_edits_and_extends_a_clip(h3):
         first = client.videos.create_and_poll(
             prompt="a red ball", seconds="4", size="64x64", extra_body={"num_inference_steps": 2}, poll_interval_ms=50
         )
-        remix = client.videos.remix(first.id, prompt="a blue ball")
+        once = {"Idempotency-Key": "remix"}
+        remix = client.videos.remix(first.id, prompt="a blue ball", extra_headers=once)
+        assert client.videos.remix(first.id, prompt="a blue ball", extra_headers=once).id == remix.id
         clip = ("clip.mp4", client.videos.download_content(first.id).read(), "video/mp4")
         edit = client.videos.edit(prompt="a green ball", video=clip, extra_body=SMALL)
         extension = client.videos.extend(prompt="it falls", video=clip, seconds="4", extra_body=SMALL)
@@ -324,6 +326,8 @@ def test_a_full_disk_is_told_and_the_server_goes_on(tmp_path):
         assert str(tmp_path) not in answer.text
         upload = server.http.post("/v1/files", files={"file": ("a.png", picture("red"), "image/png")})
         assert upload.status_code == 507
+        large = server.http.post("/v1/files", files={"file": ("a.bin", b"x" * 3 * 2**20, "image/png")})
+        assert (large.status_code, large.json()["error"]["code"]) == (507, "storage_failed")
         assert server.http.get("/health").status_code == 200
         assert server.http.get("/v1/videos").status_code == 200
         time.sleep(2.0)

@@ -15,10 +15,10 @@ from omnireel.server.keys import keys_of
 from omnireel.server.measures import Measures
 
 
-def passed(app, *, keys=(), path="/v1/videos", headers=(), pieces: Sequence[bytes | None] = (b"",)):
+def passed(app, *, keys=(), path="/v1/videos", headers=(), origins=None, pieces: Sequence[bytes | None] = (b"",)):
     """(status, headers, body) of one request whose body comes in these pieces; None never comes."""
     service: Any = SimpleNamespace(
-        keys=keys_of(keys, None), measures=Measures(), spec=SimpleNamespace(max_upload_mib=1)
+        keys=keys_of(keys, None), measures=Measures(), spec=SimpleNamespace(max_upload_mib=1, cors_origins=origins)
     )
     left, sent = list(pieces), []
 
@@ -123,3 +123,29 @@ def test_a_client_that_went_away_is_no_bug(caplog):
         asyncio.run(Door(app, service=service)(scope, receive, send))
     assert not caplog.records
     assert 'status="499"' in service.measures.text()
+
+
+@pytest.mark.parametrize(
+    ("site", "keys", "origins", "status"),
+    [
+        ("cross-site", (), None, 401),
+        ("cross-site", (), ("https://b",), 401),
+        ("cross-site", (), ("https://a",), 200),
+        ("cross-site", (), ("*",), 200),
+        ("cross-site", ("k",), None, 200),
+        ("same-origin", (), None, 200),
+        ("none", (), None, 200),
+    ],
+)
+def test_a_page_of_elsewhere_cannot_use_a_server_without_keys_through_its_visitor(site, keys, origins, status):
+    headers = [(b"sec-fetch-site", site.encode()), (b"origin", b"https://a"), *bearer("k")]
+    told, _, body, _ = passed(reads, keys=keys, headers=headers, origins=origins)
+    assert told == status
+    assert ("--cors-origins" in body) == (status == 401)
+
+
+def test_a_body_with_two_ends_ends_the_connection():
+    headers = [(b"content-length", b"3"), (b"transfer-encoding", b"chunked")]
+    status, answer, body, _ = passed(reads, headers=headers, pieces=[b"abc"])
+    assert (status, answer["connection"]) == (400, "close")
+    assert "Transfer-Encoding" in body

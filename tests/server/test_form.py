@@ -78,7 +78,9 @@ def test_a_plain_form_is_read_too():
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("text", ["NaN", "Infinity", "[-Infinity]", '{"a": NaN}', "[" * 100_000, "", "1e", "9" * 5000])
+@pytest.mark.parametrize(
+    "text", ["NaN", "Infinity", "[-Infinity]", '{"a": NaN}', "[" * 100_000, "", "1e", "9" * 5000, '{"a": 1, "a": 2}']
+)
 def test_what_is_no_json_is_a_value_error(text):
     with pytest.raises(ValueError):  # noqa: PT011  any will do, its words are never shown
         parsed(text)
@@ -98,6 +100,8 @@ def test_json_tells_where_it_is_broken():
         fields_of(b'{"a":', "application/json")
     with pytest.raises(InvalidRequest, match="NaN is not JSON"):
         fields_of(b'{"a": NaN}', "application/json")
+    with pytest.raises(InvalidRequest, match="given twice"):
+        fields_of(b'{"prompt": "harmless", "prompt": "other"}', "application/json")
 
 
 def test_a_file_within_json_is_in_memory_twice_at_most():

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import io
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -171,3 +172,29 @@ def test_a_name_is_resolved_once_so_that_it_cannot_turn_private(tmp_path, monkey
     with pytest.raises(MediaUnreadable):
         taken(tmp_path, Source("a", "", url="http://rebinding.example/x"))
     assert reached == [("93.184.216.34", 80)]
+
+
+def test_hosts_that_do_not_answer_hold_up_nobody_else(tmp_path):
+    folders = [tmp_path / str(k) for k in range(12)]
+    for folder in folders:
+        folder.mkdir()
+
+    async def first_done(url):
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(4))
+        inputs = Inputs(
+            ServerSpec(allow_private_media=True, media_timeout=2.0),
+            stored=lambda _: Path("/gone"),
+            clip=lambda _: Path("/gone"),
+        )
+        fetches = [asyncio.create_task(inputs.taken([Source("a", "image", url=url)], (), folder)) for folder in folders]
+        await asyncio.sleep(0.2)
+        done, _ = await asyncio.wait(
+            {asyncio.create_task(asyncio.to_thread(int), name="other"), *fetches}, return_when=asyncio.FIRST_COMPLETED
+        )
+        await asyncio.gather(*fetches, return_exceptions=True)
+        return [task.get_name() for task in done], [task.exception() for task in fetches]
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        names, errors = asyncio.run(first_done(f"http://127.0.0.1:{silent.getsockname()[1]}/a.png"))
+    assert names == ["other"]
+    assert all(isinstance(error, MediaUnreadable) for error in errors)

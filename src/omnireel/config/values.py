@@ -119,8 +119,13 @@ def _number(value: object) -> float | None:
             value = float(value)
         except ValueError:
             return None
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None  # type: ignore[arg-type]
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        # A whole number of hundreds of digits.
+        return None
 
 
 def truth(value: object) -> bool | None:

@@ -31,6 +31,8 @@ _DOTTED = re.compile(r"\s*([+-]?[0-9]{1,19})\.0*\s*")
 _SIZE = re.compile("\\s*([0-9]{1,6})\\s*[xX*\u00d7]\\s*([0-9]{1,6})\\s*")
 _FREE_RATIOS = ("auto", "adaptive")
 MAX_USER_LETTERS = 512
+MAX_PROMPT_LETTERS = 100_000
+"""More than any encoder takes, and little enough to be told again with every list of jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +90,11 @@ def asked_of(given: Fields, names: tuple[str, ...]) -> Asked:
     metrics = values.get("return_stage_metrics", False)
     extra.setdefault("frame_indices", values.get("frame_indices"))
     frame_indices, starts = _frame_indices(extra), _starts(values, extra)
+    prompt = _text(values, "prompt") or ""
+    if len(prompt) > MAX_PROMPT_LETTERS:
+        raise InvalidRequest("prompt", prompt[:80], f"it must have at most {MAX_PROMPT_LETTERS} letters")
     return Asked(
-        prompt=_text(values, "prompt") or "",
+        prompt=prompt,
         sampling=sampling | ({"extra_args": extra} if extra else {}),
         sources=sources,
         frame_indices=frame_indices,
@@ -229,7 +234,7 @@ def _starts(values: Mapping[str, Any], extra: dict[str, Any]) -> tuple[float, ..
         return ()
     try:
         found = [float(item) for item in (given if isinstance(given, list) else [given])]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         found = [-1.0]
     if not all(0 <= item < 1e6 for item in found):
         raise InvalidRequest("start_time_seconds", given, "it must be a number of seconds, 0 or more, for each clip")

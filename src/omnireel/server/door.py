@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 
-from omnireel.errors import OmniReelError, TooLarge, TooSlow
+from omnireel.errors import InvalidRequest, OmniReelError, TooLarge, TooSlow, Unauthorized
 from omnireel.request import new_request_id
 from omnireel.server import problem
 
@@ -58,6 +58,10 @@ class Door:
 
         try:
             headers = Headers(scope=scope)
+            if "transfer-encoding" in headers and "content-length" in headers:
+                await _ambiguous(scope, receive, told)
+                return
+            self._check_page(scope["method"], headers)
             if scope["path"] not in OPEN_PATHS:
                 scope["omnireel.owner"] = self._service.keys.owner(headers.get("authorization"))
             await self._app(scope, _Body(headers, receive, self._max_bytes).receive, told)
@@ -74,6 +78,28 @@ class Door:
             await problem.bug(request_id)(scope, receive, told)
         finally:
             self._service.measures.answered(scope["method"], status or 499)
+
+    def _check_page(self, method: str, headers: Headers) -> None:
+        """Any page that its user visits could send forms to a server of this machine that asks for no key.
+
+        Raises:
+            Unauthorized: a browser says that this comes from a page that is not listed.
+        """
+        if self._service.keys or method in ("GET", "HEAD", "OPTIONS") or headers.get("sec-fetch-site") != "cross-site":
+            return
+        listed = self._service.spec.cors_origins or ()
+        if "*" not in listed and headers.get("origin") not in listed:
+            raise Unauthorized(
+                "pages of other origins may not use this server", hint="name theirs in --cors-origins, or set a key"
+            )
+
+
+async def _ambiguous(scope: Scope, receive: Receive, send: Send) -> None:
+    """Ends a connection on which a proxy may see another end of this request, and so another next one, than we do."""
+    name = "Content-Length"
+    answer = problem.response(InvalidRequest(name, "...", "it must not come beside Transfer-Encoding"))
+    answer.headers["connection"] = "close"
+    await answer(scope, receive, send)
 
 
 class _Body:

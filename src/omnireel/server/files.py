@@ -17,6 +17,7 @@ from omnireel.server.inputs import MAX_FILE_BYTES
 from omnireel.server.jobs import StoredFile, new_id
 from omnireel.server.problem import answers
 from omnireel.server.schemas import Deleted, File, FileList
+from omnireel.server.sending import Sent
 from omnireel.server.service import Service, service_of
 from omnireel.server.storage import copied
 
@@ -76,7 +77,7 @@ def file_content(request: Request, file_id: str) -> FileResponse:
     path = service.storage.file(stored.id)
     if not path.is_file():
         raise UnknownJob(f"the file {stored.id} is gone")
-    return FileResponse(path, media_type="application/octet-stream", filename=stored.id)
+    return Sent(path, media_type="application/octet-stream", filename=stored.id)
 
 
 @router.delete("/v1/files/{file_id}", response_model=Deleted, responses=answers(404))

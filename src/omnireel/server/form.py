@@ -18,6 +18,7 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException
 
 from omnireel.errors import InvalidRequest, UnsupportedBody
+from omnireel.server.storage import storage_errors
 
 MAX_FILES = 32
 MAX_FIELDS = 200
@@ -42,6 +43,7 @@ async def reading(request: Request, *, max_part_bytes: int) -> AsyncIterator[Fie
     Raises:
         InvalidRequest: the body is broken.
         UnsupportedBody: it is of another type.
+        StorageFailed: the disk is full.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json" or kind.endswith("+json"):
@@ -52,7 +54,8 @@ async def reading(request: Request, *, max_part_bytes: int) -> AsyncIterator[Fie
     if kind not in ("multipart/form-data", "application/x-www-form-urlencoded"):
         raise UnsupportedBody(f"a body of type {kind[:60]!r} is not read", hint="send JSON or multipart/form-data")
     try:
-        form = await request.form(max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=max_part_bytes)
+        with storage_errors():
+            form = await request.form(max_files=MAX_FILES, max_fields=MAX_FIELDS, max_part_size=max_part_bytes)
     except MultiPartException as error:
         raise InvalidRequest("body", "...", error.message) from None
     try:
@@ -62,13 +65,13 @@ async def reading(request: Request, *, max_part_bytes: int) -> AsyncIterator[Fie
 
 
 def parsed(text: str) -> Any:
-    """JSON, without NaN and Infinity.
+    """JSON, without NaN, Infinity, and objects that have a name twice: of these a filter in front may have read the other.
 
     Raises:
         ValueError: it is not JSON.
     """
     try:
-        return json.loads(text, parse_constant=_refused)
+        return json.loads(text, parse_constant=_refused, object_pairs_hook=_object)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -120,6 +123,13 @@ def _walk(name: str, value: object, depth: int) -> None:
     elif isinstance(value, list):
         for inner in value:
             _walk(name, inner, depth - 1)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name is given twice")
+    return found
 
 
 def _refused(text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -18,6 +19,7 @@ from omnireel.server.trial import Trial
 
 MAX_FILE_BYTES = 100 * 2**20
 MAX_SOURCES = 16
+FETCHES_AT_ONCE = 16
 FIRST, LAST, REFERENCE = "first_frame", "last_frame", "reference"
 
 
@@ -44,6 +46,8 @@ class Inputs:
         self._spec = spec
         self._stored, self._clip = stored, clip
         self._trial = Trial(spec.media_timeout)
+        # Of their own, so that hosts which answer slowly hold up nobody but those who named them.
+        self._fetchers = ThreadPoolExecutor(FETCHES_AT_ONCE, thread_name_prefix="omnireel-fetch")
 
     async def taken(self, sources: Sequence[Source], starts: Sequence[float], folder: Path) -> tuple[Medium, ...]:
         """The media in their order, as files of `folder`.
@@ -56,7 +60,8 @@ class Inputs:
             raise InvalidRequest("input_references", f"{len(sources)} media", f"at most {MAX_SOURCES} are taken")
         paths = [folder / f"input-{index}" for index in range(len(sources))]
         for source, path in zip(sources, paths, strict=True):
-            await asyncio.to_thread(self._take, source, path)
+            threads = self._fetchers if source.url else None
+            await asyncio.get_running_loop().run_in_executor(threads, self._take, source, path)
         begins = [0.0] * len(sources)
         tries = [
             {"path": str(path), "kind": source.kind, "name": source.field, "start": 0.0}

@@ -13,10 +13,12 @@ import os
 import resource
 import signal
 import socket
+import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from ipaddress import ip_address
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -67,6 +69,7 @@ def serve(
     with (
         contextlib.closing(_socket(config.server)) as listener,
         contextlib.closing(Service(config, engines)) as service,
+        _uploads_in(service.storage.incoming),
     ):
         if not service.keys and not _is_loopback(config.server.host):
             logger.warning("everybody who reaches %s may use the server: no API key is set", config.server.host)
@@ -123,6 +126,16 @@ async def _serve(
         starting.cancelled() or starting.exception()
         if failure is not None:
             raise EngineError(f"the server ends, for {failure[0]}", hint=failure[1] or "")
+
+
+@contextlib.contextmanager
+def _uploads_in(folder: Path) -> Iterator[None]:
+    """Large uploads are written here while they come: the usual folder may be memory, or one that nobody watches."""
+    before, tempfile.tempdir = tempfile.tempdir, str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
 
 
 class _Server(uvicorn.Server):

@@ -25,18 +25,20 @@ _CHUNK_BYTES = 1 << 20
 class Storage:
     """A locked storage root; the lock goes with the process, however that ends.
 
+    incoming: what comes with requests; emptied when a server starts.
+
     Raises:
         SetupError: the folder cannot be made or written, or another server has it.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._videos, self._files, self._incoming = root / "videos", root / "files", root / "incoming"
+        self._videos, self._files, self.incoming = root / "videos", root / "files", root / "incoming"
         try:
-            for folder in (self._videos, self._files, self._incoming):
+            for folder in (self._videos, self._files, self.incoming):
                 folder.mkdir(parents=True, exist_ok=True)
             self._lock = (root / "lock").open("w")
-            probe = self._incoming / secrets.token_hex(8)
+            probe = self.incoming / secrets.token_hex(8)
             probe.write_bytes(b"x")
             probe.unlink()
         except OSError as error:
@@ -72,7 +74,7 @@ class Storage:
         Raises:
             StorageFailed: the disk is full or cannot be written.
         """
-        folder = self._incoming / secrets.token_hex(16)
+        folder = self.incoming / secrets.token_hex(16)
         with storage_errors():
             folder.mkdir()
             try:
@@ -101,7 +103,7 @@ class Storage:
         orphans = [path for path in self._videos.iterdir() if path.name not in jobs]
         orphans += self._videos.glob("*/.*")
         orphans += [path for path in self._files.iterdir() if path.name not in files]
-        orphans += list(self._incoming.iterdir())
+        orphans += list(self.incoming.iterdir())
         for path in orphans:
             self.drop(path)
         return len(orphans)

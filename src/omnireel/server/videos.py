@@ -32,6 +32,7 @@ from omnireel.server.jobs import Job
 from omnireel.server.problem import answers
 from omnireel.server.runs import CLIP
 from omnireel.server.schemas import Deleted, Video, VideoError, VideoList
+from omnireel.server.sending import Sent
 from omnireel.server.service import Service, owner_of, service_of
 from omnireel.server.stills import SPRITESHEET, THUMBNAIL
 
@@ -138,7 +139,7 @@ def content(
     path = service.storage.video(job.id) / name
     if not path.is_file():
         raise UnknownJob(f"video {job.id} has no {variant}")
-    return FileResponse(path, media_type=mime, filename=f"{job.id}{Path(name).suffix}")
+    return Sent(path, media_type=mime, filename=f"{job.id}{Path(name).suffix}")
 
 
 @router.delete("/v1/videos/{video_id}", response_model=Deleted, responses=answers(404))
@@ -159,24 +160,24 @@ async def cancel(request: Request, video_id: str) -> Video:
 
 
 @router.post("/v1/videos/{video_id}/remix", response_model=Video, responses=_CREATING, openapi_extra=REMIX_BODY)
-async def remix(request: Request, video_id: str) -> Video:
+async def remix(request: Request, video_id: str, idempotency_key: IdempotencyKey = None) -> Video:
     """A new job with another prompt and the same settings, for which a finished clip is the reference."""
     service = service_of(request)
     source = _public(service, video_id)
     async with _body(request) as fields:
-        return await _follow(request, source, fields)
+        return await _follow(request, source, fields, idempotency_key)
 
 
 @router.post("/v1/videos/edits", response_model=Video, responses=_CREATING, openapi_extra=CLIP_BODY)
-async def edit(request: Request) -> Video:
+async def edit(request: Request, idempotency_key: IdempotencyKey = None) -> Video:
     """A new job for which a clip, finished here or uploaded, is the reference."""
-    return await _from_clip(request)
+    return await _from_clip(request, idempotency_key)
 
 
 @router.post("/v1/videos/extensions", response_model=Video, responses=_CREATING, openapi_extra=CLIP_BODY)
-async def extend(request: Request) -> Video:
+async def extend(request: Request, idempotency_key: IdempotencyKey = None) -> Video:
     """A new job that goes on from a clip, finished here or uploaded; the answer's clip is the new part."""
-    return await _from_clip(request)
+    return await _from_clip(request, idempotency_key)
 
 
 @router.get(
@@ -240,15 +241,15 @@ def _accepted(request: Request, job: Job) -> Video:
     return video_of(service, job)
 
 
-async def _from_clip(request: Request) -> Video:
+async def _from_clip(request: Request, idempotency_key: str | None) -> Video:
     async with _body(request) as fields:
         if not fields.values.get("video"):
             raise InvalidRequest("video", None, 'it must be a file, or {"id": ...} of a finished video')
-        job = await service_of(request).create(fields, owner_of(request))
+        job = await service_of(request).create(fields, owner_of(request), idempotency_key=idempotency_key)
     return _accepted(request, job)
 
 
-async def _follow(request: Request, source: Job, fields: Fields) -> Video:
+async def _follow(request: Request, source: Job, fields: Fields, idempotency_key: str | None) -> Video:
     """A job with the settings of another one, whose clip is its reference."""
     _check_content(source)
     given = {name: value for name, value in fields.values.items() if value is not None}
@@ -265,7 +266,9 @@ async def _follow(request: Request, source: Job, fields: Fields) -> Video:
     }
     settings = {**sampling, **({"extra_params": extra} if extra else {})}
     values = Fields({**settings, **given, "video": {"id": source.id}}, is_json=fields.is_json)
-    job = await service_of(request).create(values, owner_of(request), remixed_from=source.id)
+    job = await service_of(request).create(
+        values, owner_of(request), idempotency_key=idempotency_key, remixed_from=source.id
+    )
     return _accepted(request, job)
 
 
