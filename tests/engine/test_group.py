@@ -96,6 +96,25 @@ def test_each_rank_is_told_which_it_is_and_listens_to_this_machine_alone(ranks):
     assert all(member.child[1]["GLOO_SOCKET_IFNAME"] == "lo" for member in members)
 
 
+def test_variables_of_the_users_own_win(monkeypatch):
+    found: list[dict[str, str]] = []
+    monkeypatch.setattr(module, "SubprocessLink", Rank)
+
+    def child(name, env, *_):
+        found.append(env)
+        return (name,)
+
+    monkeypatch.setattr(module, "Child", child)
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
+    said = {"model": "toy", "device": "cpu", "ulysses_degree": 2, "env": {"NCCL_SOCKET_IFNAME": "eth8", "MORE": 1}}
+    link = GroupLink(worker_specs(resolve(said, {}))[0])
+    link.kill()
+    link.close(0)
+    assert len(found) == 2
+    for env in found:
+        assert (env["GLOO_SOCKET_IFNAME"], env["NCCL_SOCKET_IFNAME"], env["MORE"]) == ("eth7", "eth8", "1")
+
+
 def test_a_system_without_room_for_all_ends_those_that_were_started(monkeypatch):
     made: list[Rank] = []
 

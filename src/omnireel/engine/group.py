@@ -34,8 +34,14 @@ logger = logging.getLogger(__name__)
 ABORT_SECONDS, GIVE_UP_SECONDS = 2.0, 30.0
 """After the first failure of a request: when ranks that have not ended it are told that they wait in vain, and when all are killed."""
 
-_LOOPBACK: Mapping[str, str] = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
-"""Ranks of one machine listen to nobody else; variables of the user's own win."""
+_VARIABLES: Mapping[str, str] = {
+    "GLOO_SOCKET_IFNAME": "lo",
+    "NCCL_SOCKET_IFNAME": "lo",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",
+}
+"""Ranks of one machine listen to nobody else, and NCCL that loses a rank ends its communicator rather than the process; variables of
+the user's own win.
+"""
 
 
 @dataclass(slots=True)
@@ -61,7 +67,7 @@ class GroupLink:
         if not sys.platform.startswith("linux"):
             raise UnsupportedDevice("Linux, for ranks that compute a request together", sys.platform)
         self._name = spec.name
-        env = {**_LOOPBACK, **{key: value for key, value in environment().items() if key in _LOOPBACK}, **spec.env}
+        env = {**_VARIABLES, **{key: value for key, value in environment().items() if key in _VARIABLES}, **spec.env}
         self._specs: list[WorkerSpec] = []
         self._links: list[SubprocessLink] = []
         # Nobody else can open it, and it is gone with the last process, however that ends.
