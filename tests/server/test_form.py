@@ -167,6 +167,14 @@ def test_a_broken_or_swollen_form_is_told(body):
         fields_of(body + b"\r\n--x-frontier--\r\n", "multipart/form-data; boundary=x-frontier")
 
 
+def test_a_plain_form_of_many_fields_and_heads_of_parts_without_end_are_told():
+    with pytest.raises(InvalidRequest, match="Too many fields"):
+        fields_of(b"a&" * 1000, "application/x-www-form-urlencoded")
+    for head in (b"X: " + b"y" * 100_000, b"X: y\r\n" * 1000):
+        with pytest.raises(InvalidRequest):
+            form_of(b"--x-frontier\r\nContent-Disposition: form-data; name=a\r\n" + head + b"\r\n\r\nx\r\n")
+
+
 def test_a_form_without_its_boundary_is_told():
     with pytest.raises(InvalidRequest):
         fields_of(part("a", b"x"), "multipart/form-data")

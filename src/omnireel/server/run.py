@@ -27,6 +27,7 @@ from omnireel.engine.staged import make_engine
 from omnireel.errors import EngineError, SetupError
 from omnireel.observe import env
 from omnireel.server.app import make_app
+from omnireel.server.connection import Connection
 from omnireel.server.service import Service
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ async def _serve(
         uvicorn.Config(
             make_app(service),
             loop="asyncio",
-            http="h11",
+            http=Connection,
             ws="none",
             lifespan="off",
             log_config=None,
